@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -168,4 +169,4 @@ func (b *board) judge(how remedy.Escached, now time.Time) {
 	b.Faults = trouble.FaultsOf(b.Troubles)
 }
 
-func claimOf(v *v1alpha1.CacheVolume) string { return v.Annotations[v1alpha1.AnnotationClaim] }
+func claimOf(v metav1.Object) string { return v.GetAnnotations()[v1alpha1.AnnotationClaim] }

@@ -85,7 +85,7 @@ func (b *board) view(c Config, q query) view {
 		Query: q, Orders: choice.Orders(), Leader: b.leader, Identity: c.Identity, Version: c.Version, Grafana: c.Grafana,
 		AllSnapshots: len(b.snapshots),
 	}
-	if err := q.Unknown(b.Groups, b.Volumes); err != nil {
+	if err := q.Unknown(b.Objects); err != nil {
 		v.Unknown = err.Error()
 	}
 	chosen := q.Choose(b.Objects, claimOf)

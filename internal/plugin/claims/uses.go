@@ -1,5 +1,5 @@
-// Package claims finds the volume of a claim, and who uses a volume: the PersistentVolume that names it, the
-// claim that is bound to that, and the pods that wait for it.
+// Package claims finds the volume of a claim, and who uses a volume: the PersistentVolume that
+// names it, the claim that is bound to that, and the pods that wait for it.
 package claims
 
 import (
@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -52,11 +53,11 @@ func ReadUses(ctx context.Context, api client.Reader) (Uses, error) {
 
 // ClaimOf returns NAMESPACE/NAME of the claim that has a volume now; "-" if none has. Where that
 // cannot be read, it is the claim that the volume was created for.
-func (all Uses) ClaimOf(v *v1alpha1.CacheVolume) string {
+func (all Uses) ClaimOf(v metav1.Object) string {
 	if all == nil {
 		return CreatedFor(v)
 	}
-	u := all[v.Name]
+	u := all[v.GetName()]
 	if u.Claim == "" {
 		return "-"
 	}
@@ -64,6 +65,6 @@ func (all Uses) ClaimOf(v *v1alpha1.CacheVolume) string {
 }
 
 // CreatedFor returns NAMESPACE/NAME of the claim that a volume was created for; "-" if not known.
-func CreatedFor(v *v1alpha1.CacheVolume) string {
-	return cmp.Or(v.Annotations[v1alpha1.AnnotationClaim], "-")
+func CreatedFor(v metav1.Object) string {
+	return cmp.Or(v.GetAnnotations()[v1alpha1.AnnotationClaim], "-")
 }

@@ -2,6 +2,7 @@ package claims
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,36 +13,49 @@ import (
 	"github.com/escache/escache-csi/internal/plugin/failure"
 )
 
+// ErrNoVolume says that there is no CacheVolume of a name.
+var ErrNoVolume = errors.New("no CacheVolume")
+
 // VolumeOf returns the CacheVolume of a claim.
 func VolumeOf(ctx context.Context, api client.Reader, namespace, name string) (*v1alpha1.CacheVolume, error) {
+	volume, err := NameOf(ctx, api, namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	return ReadVolume(ctx, api, volume)
+}
+
+// NameOf returns the name of a claim's volume. It may be that of a CacheVolume or of a
+// ReadOnlyVolume.
+func NameOf(ctx context.Context, api client.Reader, namespace, name string) (string, error) {
 	pvc := &corev1.PersistentVolumeClaim{}
 	if err := api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, pvc); err != nil {
 		if apierrors.IsNotFound(err) {
-			return nil, fmt.Errorf("there is no PersistentVolumeClaim %s in namespace %s; choose another namespace with -n",
+			return "", fmt.Errorf("there is no PersistentVolumeClaim %s in namespace %s; choose another namespace with -n",
 				name, namespace)
 		}
-		return nil, err
+		return "", err
 	}
 	if pvc.Spec.VolumeName == "" {
-		return nil, fmt.Errorf("PersistentVolumeClaim %s/%s is not bound yet; kubectl describe shows what it waits for", namespace, name)
+		return "", fmt.Errorf("PersistentVolumeClaim %s/%s is not bound yet; kubectl describe shows what it waits for", namespace, name)
 	}
 	pv := &corev1.PersistentVolume{}
 	if err := api.Get(ctx, client.ObjectKey{Name: pvc.Spec.VolumeName}, pv); err != nil {
-		return nil, err
+		return "", err
 	}
 	if pv.Spec.CSI == nil || pv.Spec.CSI.Driver != v1alpha1.DriverName {
-		return nil, fmt.Errorf("PersistentVolumeClaim %s/%s is not a volume of %s", namespace, name, v1alpha1.DriverName)
+		return "", fmt.Errorf("PersistentVolumeClaim %s/%s is not a volume of %s", namespace, name, v1alpha1.DriverName)
 	}
-	return ReadVolume(ctx, api, pv.Spec.CSI.VolumeHandle)
+	return pv.Spec.CSI.VolumeHandle, nil
 }
 
-// ReadVolume returns the CacheVolume of that name.
+// ReadVolume returns the CacheVolume of that name. If there is none, the error is ErrNoVolume.
 func ReadVolume(ctx context.Context, api client.Reader, name string) (*v1alpha1.CacheVolume, error) {
 	v := &v1alpha1.CacheVolume{}
 	err := api.Get(ctx, client.ObjectKey{Name: name}, v)
 	if apierrors.IsNotFound(err) && !failure.IsNoResource(err) {
-		return nil, fmt.Errorf("there is no CacheVolume %s; kubectl escache status lists them, and kubectl get readonlyvolumes "+
-			"those with ReadOnlyMany", name)
+		return nil, fmt.Errorf("there is %w %s; kubectl escache status lists them, and read-only volumes, which have no cache",
+			ErrNoVolume, name)
 	}
 	return v, err
 }

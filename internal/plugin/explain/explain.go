@@ -1,8 +1,10 @@
-// Package explain is kubectl escache explain: all that is known of a volume, snapshot, host or group, and what to do next.
+// Package explain is kubectl escache explain: all that is known of a volume, snapshot, host or
+// group, and what to do next.
 package explain
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -34,39 +36,52 @@ func Command(c *console.Console) *cobra.Command {
 			if kind, name, other := strings.Cut(args[0], "/"); other && !volume {
 				return explainObject(command.Context(), c, api, kind, name)
 			}
-			v, err := find(command.Context(), c, api, args[0], volume)
+			name, err := volumeName(command.Context(), c, api, args[0], volume)
 			if err != nil {
 				return err
 			}
-			printVolume(command.Context(), c, api, v)
-			return nil
+			return explainVolume(command.Context(), c, api, name)
 		},
 	}
 	command.Flags().BoolVar(&volume, "volume", false, "the name is that of a CacheVolume, not of a claim: the same as volume/NAME")
 	return command
 }
 
-func find(ctx context.Context, c *console.Console, api client.Reader, name string, volume bool) (*v1alpha1.CacheVolume, error) {
+// volumeName returns the name of the volume that the argument names itself, or of that of a claim.
+func volumeName(ctx context.Context, c *console.Console, api client.Reader, argument string, volume bool) (string, error) {
 	if volume {
-		return claims.ReadVolume(ctx, api, name)
+		return argument, nil
 	}
 	namespace, err := c.Namespace()
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	return claims.VolumeOf(ctx, api, namespace, name)
+	return claims.NameOf(ctx, api, namespace, argument)
+}
+
+// explainVolume explains a CacheVolume or a ReadOnlyVolume.
+func explainVolume(ctx context.Context, c *console.Console, api client.Reader, name string) error {
+	v, err := claims.ReadVolume(ctx, api, name)
+	if err == nil {
+		printVolume(ctx, c, api, v)
+		return nil
+	}
+	if !errors.Is(err, claims.ErrNoVolume) {
+		return err
+	}
+	readOnly := &v1alpha1.ReadOnlyVolume{}
+	if api.Get(ctx, client.ObjectKey{Name: name}, readOnly) != nil {
+		return err // there is neither
+	}
+	printReadOnly(ctx, c, api, readOnly)
+	return nil
 }
 
 // explainObject explains what KIND/NAME names. Claims have no slash in their names.
 func explainObject(ctx context.Context, c *console.Console, api client.Reader, kind, name string) error {
 	switch kind {
 	case "volume":
-		v, err := claims.ReadVolume(ctx, api, name)
-		if err != nil {
-			return err
-		}
-		printVolume(ctx, c, api, v)
-		return nil
+		return explainVolume(ctx, c, api, name)
 	case "snapshot":
 		return explainSnapshot(ctx, c, api, name)
 	case "host", "node":

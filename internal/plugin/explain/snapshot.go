@@ -14,6 +14,7 @@ import (
 	"github.com/escache/escache-csi/internal/plugin/console"
 	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/plugin/paging"
+	"github.com/escache/escache-csi/internal/plugin/state"
 	"github.com/escache/escache-csi/internal/records/trouble"
 	"github.com/escache/escache-csi/internal/wordwrap"
 )
@@ -38,11 +39,23 @@ func explainSnapshot(ctx context.Context, c *console.Console, api client.Reader,
 	if err != nil {
 		return err
 	}
-	printSnapshot(c, s, v, gone, made)
+	readOnly, err := readOnlyOf(ctx, api, name)
+	if err != nil {
+		return err
+	}
+	printSnapshot(c, s, v, gone)
+	if len(made) > 0 {
+		c.Factf("Made of it", "%s", trouble.Few(made))
+	}
+	if len(readOnly) > 0 {
+		c.Factf("Read-only", "%s: made of it, and to be deleted before it", trouble.Few(readOnly))
+	}
+	screen, _ := c.Screen()
+	c.Printf("\n%s", wordwrap.Line("Next step: "+snapshotStep(s, v, gone, c.Now()), "  ", screen.Width))
 	return nil
 }
 
-func printSnapshot(c *console.Console, s *v1alpha1.CacheSnapshot, v *v1alpha1.CacheVolume, gone bool, made []string) {
+func printSnapshot(c *console.Console, s *v1alpha1.CacheSnapshot, v *v1alpha1.CacheVolume, gone bool) {
 	line := c.Factf
 	line("Snapshot", "%s, asked for %s", s.Name, console.Ago(&s.CreationTimestamp, c.Now()))
 	line("In Ceph", "%s/%s@%s of cluster %s", s.Spec.Pool, s.Spec.Image, s.Spec.Snapshot, s.Spec.ClusterID)
@@ -58,11 +71,6 @@ func printSnapshot(c *console.Console, s *v1alpha1.CacheSnapshot, v *v1alpha1.Ca
 	default:
 		line("Volume", "%s, created for claim %s, on %s", v.Name, claims.CreatedFor(v), cmp.Or(v.Status.AttachedNode, "no host"))
 	}
-	if len(made) > 0 {
-		line("Made of it", "%s", trouble.Few(made))
-	}
-	screen, _ := c.Screen()
-	c.Printf("\n%s", wordwrap.Line("Next step: "+snapshotStep(s, v, gone, c.Now()), "  ", screen.Width))
 }
 
 // snapshotStep says what an operator should do next with a snapshot.
@@ -91,6 +99,18 @@ func madeFrom(ctx context.Context, api client.Reader, snapshot string) ([]string
 	var out []string
 	for i := range all {
 		if all[i].Spec.FromSnapshot == snapshot {
+			out = append(out, all[i].Name)
+		}
+	}
+	return out, err
+}
+
+// readOnlyOf returns the read-only volumes of a snapshot.
+func readOnlyOf(ctx context.Context, api client.Reader, snapshot string) ([]string, error) {
+	all, err := state.ReadOnlyVolumes(ctx, api)
+	var out []string
+	for i := range all {
+		if all[i].Spec.Snapshot == snapshot {
 			out = append(out, all[i].Name)
 		}
 	}

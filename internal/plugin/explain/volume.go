@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -43,12 +42,8 @@ func printVolume(ctx context.Context, c *console.Console, api client.Reader, v *
 	printFlushes(ctx, c, api, v)
 	printSnapshots(ctx, c, api, v)
 	printConditions(c, v)
-	printEvents(ctx, c, api, v, all)
-	waiting, err := claims.Uses{v.Name: all[v.Name]}.Waiting(ctx, api, all[v.Name].Namespace, c.Now())
-	if err != nil {
-		c.Printf("  cannot read why pods wait: %v\n", err)
-	}
-	printNextStep(c, v, group, escachedRuns(ctx, c, api), waiting[v.Name])
+	printEvents(ctx, c, api, "CacheVolume", v, all[v.Name])
+	printNextStep(c, v, group, escachedRuns(ctx, c, api), waitingFor(ctx, c, api, v.Name, all[v.Name]))
 }
 
 // escachedRuns says how escached runs on the hosts, as far as that can be read.
@@ -173,12 +168,6 @@ func printNextStep(c *console.Console, v *v1alpha1.CacheVolume, group *v1alpha1.
 	printTroubles(c, append(trouble.OfVolume(v, group, how, c.Now()), waiting...), screen.Width)
 }
 
-func printTroubles(c *console.Console, all []trouble.Trouble, width int) {
-	for _, t := range trouble.Lines(all) {
-		c.Printf("%s%s", wordwrap.Line("  "+t.What, "    ", width), wordwrap.Line("    -> "+t.Todo, "       ", width))
-	}
-}
-
 func printSnapshots(ctx context.Context, c *console.Console, api client.Reader, v *v1alpha1.CacheVolume) {
 	taken, err := snapshotsOf(ctx, api, v.Name)
 	if err != nil {
@@ -206,44 +195,6 @@ func snapshotsOf(ctx context.Context, api client.Reader, volume string) ([]strin
 		}
 	}
 	return out, nil
-}
-
-// maxEvents is how many Events are shown, the newest.
-const maxEvents = 10
-
-// printEvents shows the Events of the volume, of its claim, and of pods that cannot have it.
-func printEvents(ctx context.Context, c *console.Console, api client.Reader, v *v1alpha1.CacheVolume, all claims.Uses) {
-	c.Printf("\nEvents:\n")
-	u := all[v.Name]
-	if u.Claim == "" {
-		u.Namespace, u.Claim, _ = strings.Cut(v.Annotations[v1alpha1.AnnotationClaim], "/")
-	}
-	namespaces := []string{metav1.NamespaceDefault}
-	if u.Claim != "" && u.Namespace != metav1.NamespaceDefault {
-		namespaces = append(namespaces, u.Namespace)
-	}
-	var about []eventsv1.Event
-	for _, n := range namespaces {
-		list := &eventsv1.EventList{}
-		if err := api.List(ctx, list, client.InNamespace(n)); err != nil {
-			c.Printf("  cannot read those of namespace %s: %v\n", n, err)
-			continue
-		}
-		for _, e := range list.Items {
-			r := e.Regarding
-			ofClaim := u.Claim != "" && r.Kind == "PersistentVolumeClaim" && r.Name == u.Claim && r.Namespace == u.Namespace
-			if ofClaim || u.About(&e) || (r.Kind == "CacheVolume" && r.Name == v.Name) {
-				about = append(about, e)
-			}
-		}
-	}
-	slices.SortFunc(about, func(a, b eventsv1.Event) int { return claims.LastSeen(a).Compare(claims.LastSeen(b)) })
-	if len(about) == 0 {
-		c.Printf("  none (Kubernetes keeps Events for a limited time)\n")
-	}
-	for _, e := range about[max(0, len(about)-maxEvents):] {
-		c.Printf("  %s  %-8s%s: %s\n", claims.LastSeen(e).Format(time.DateTime), e.Type, e.Reason, e.Note)
-	}
 }
 
 func lastFlush(t *metav1.Time, now time.Time) string {

@@ -10,8 +10,9 @@ import (
 	"github.com/escache/escache-csi/internal/preflight"
 )
 
-// Sample is a group of three hosts, a volume that has one copy and is being copied, one whose copies are lost, and
-// an evacuation that goes on.
+// Sample is a group of three hosts, a volume that has one copy and is being copied, one whose
+// copies are lost, a read-only volume that one node has and another one is about to get, and an
+// evacuation that goes on.
 func Sample() *state.State {
 	seen := metav1.NewTime(Noon.Add(-3 * time.Second))
 	connectable, none := int64(3<<40), int64(0)
@@ -59,8 +60,17 @@ func Sample() *state.State {
 			{Name: "pvc-c", Phase: v1alpha1.FlushPending, TotalBytes: 5 << 30, LeftBytes: 5 << 30, Message: "escached on n1: busy"},
 		},
 	}
+	readOnly := v1alpha1.ReadOnlyVolume{ObjectMeta: metav1.ObjectMeta{
+		Name: "pvc-read", Annotations: map[string]string{v1alpha1.AnnotationClaim: "shop/to-read"},
+		CreationTimestamp: metav1.NewTime(Noon.Add(-2 * time.Hour)),
+	}}
+	readOnly.Spec = v1alpha1.ReadOnlyVolumeSpec{
+		ClusterID: "ceph", Pool: "fast", Image: "escache-pvc-read", SizeBytes: 10 << 30, Snapshot: "snapshot-monday",
+	}
+	readOnly.Status.Copies = []v1alpha1.ReadOnlyCopy{{Node: "n1", ImageID: "5e1f"}, {Node: "n3"}}
 	return &state.State{
 		Ends:   []preflight.End{{Of: "csi-controller", At: Noon.AddDate(0, 0, 9)}, {Of: "escache hosts", At: Noon.AddDate(9, 0, 0)}},
 		Groups: []v1alpha1.NodeGroup{group}, Volumes: []v1alpha1.CacheVolume{busy, lost}, Flushes: []v1alpha1.CacheFlush{flush},
+		ReadOnly: []v1alpha1.ReadOnlyVolume{readOnly},
 	}
 }

@@ -15,14 +15,15 @@ import (
 	"github.com/escache/escache-csi/internal/records/trouble"
 )
 
-// Certificates are those of the driver. They are read once: the Secrets contain keys, and --watch would
-// read them every other second.
+// Certificates are those of the driver. They are read once: the Secrets contain keys, and --watch
+// would read them every other second.
 type Certificates struct {
 	read bool
 	ends []preflight.End
 }
 
-// Of returns when the certificates of the workloads end, those of each namespace in the order of their ends.
+// Of returns when the certificates of the workloads end, those of each namespace in the order of
+// their ends.
 func (c *Certificates) Of(ctx context.Context, api client.Reader, all installed.Workloads) ([]preflight.End, error) {
 	if c.read {
 		return c.ends, nil
@@ -55,7 +56,8 @@ func ofCertificates(ends []preflight.End, how remedy.Escached, now time.Time) []
 	return out
 }
 
-// AllEnds returns when certificates end: those that were read, and those of the hosts that are on record.
+// AllEnds returns when certificates end: those that were read, and those of the hosts that are on
+// record.
 func (s *State) AllEnds() []preflight.End {
 	ends := slices.Clone(s.Ends)
 	for i := range s.Groups {

@@ -1,5 +1,5 @@
-// Package state reads what the driver has recorded of groups, volumes and flushes, and finds what is wrong
-// with it.
+// Package state reads what the driver has recorded of groups, volumes and flushes, and finds what
+// is wrong with it.
 package state
 
 import (
@@ -9,10 +9,13 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/plugin/claims"
+	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/plugin/installed"
 	"github.com/escache/escache-csi/internal/plugin/paging"
 	"github.com/escache/escache-csi/internal/preflight"
@@ -20,11 +23,12 @@ import (
 	"github.com/escache/escache-csi/internal/records/trouble"
 )
 
-// State is all that the driver has recorded of groups, volumes and flushes, and what Kubernetes knows
-// of them. The three lists are sorted by name.
+// State is all that the driver has recorded of groups, volumes, read-only volumes and flushes, and
+// what Kubernetes knows of them. The four lists are sorted by name.
 type State struct {
 	Groups    []v1alpha1.NodeGroup
 	Volumes   []v1alpha1.CacheVolume
+	ReadOnly  []v1alpha1.ReadOnlyVolume
 	Flushes   []v1alpha1.CacheFlush
 	Uses      claims.Uses
 	Waiting   map[string][]trouble.Trouble // pods that wait, by volume
@@ -37,7 +41,7 @@ type State struct {
 // Read reads everything. The pods that wait are those of a namespace; "" for all.
 func Read(ctx context.Context, api client.Reader, namespace string, now time.Time) (*State, error) {
 	s := &State{}
-	var failed [6]error
+	var failed [7]error
 	var all errgroup.Group
 	for n, read := range []func() error{
 		func() (err error) {
@@ -52,6 +56,7 @@ func Read(ctx context.Context, api client.Reader, namespace string, now time.Tim
 			s.Flushes, err = paging.All[v1alpha1.CacheFlush](ctx, api, &v1alpha1.CacheFlushList{})
 			return err
 		},
+		func() (err error) { s.ReadOnly, err = ReadOnlyVolumes(ctx, api); return err },
 		func() (err error) { s.Uses, err = claims.ReadUses(ctx, api); return err },
 		func() (err error) { s.Workloads, err = installed.Read(ctx, api); return err },
 		func() error { s.Snapshots = countSnapshots(ctx, api); return nil },
@@ -65,6 +70,16 @@ func Read(ctx context.Context, api client.Reader, namespace string, now time.Tim
 	var err error
 	s.Waiting, err = s.Uses.Waiting(ctx, api, namespace, now)
 	return s, err
+}
+
+// ReadOnlyVolumes reads all read-only volumes, sorted by name. There are none where the API server
+// does not know that kind yet, and for a user who may not read them.
+func ReadOnlyVolumes(ctx context.Context, api client.Reader) ([]v1alpha1.ReadOnlyVolume, error) {
+	all, err := paging.All[v1alpha1.ReadOnlyVolume](ctx, api, &v1alpha1.ReadOnlyVolumeList{})
+	if apierrors.IsForbidden(err) || meta.IsNoMatchError(err) || failure.IsNoResource(err) {
+		return nil, nil
+	}
+	return all, err
 }
 
 // countSnapshots returns how many CacheSnapshots there are, without reading them; nil if that is not
@@ -105,6 +120,9 @@ func (s *State) Troubles(now time.Time) []trouble.Trouble {
 	for i := range s.Volumes {
 		v := &s.Volumes[i]
 		all = append(append(all, trouble.OfVolume(v, s.Group(v), how, now)...), s.Waiting[v.Name]...)
+	}
+	for i := range s.ReadOnly {
+		all = append(all, s.Waiting[s.ReadOnly[i].Name]...)
 	}
 	for i := range s.Flushes {
 		all = append(all, trouble.OfFlush(&s.Flushes[i], how)...)

@@ -1,5 +1,5 @@
-// Package status is kubectl escache status: what is wrong and what to do, and tables of hosts, volumes and what is
-// being done.
+// Package status is kubectl escache status: what is wrong and what to do, and tables of hosts,
+// volumes and what is being done.
 package status
 
 import (
@@ -35,7 +35,7 @@ func Command(c *console.Console) *cobra.Command {
 		Use:   "status",
 		Short: "Show what is wrong and what to do, groups, hosts, volumes and flushes",
 		Long: fmt.Sprintf("Show what is wrong and what to do about it, the most serious first.\n"+
-			"Then show hosts, volumes, repairs and flushes.\n\n"+
+			"Then show hosts, volumes, read-only volumes, repairs and flushes.\n\n"+
 			"--group, --node, --namespace and --problems choose what is shown, in every output; all that are given have to fit.\n"+
 			"If nothing is chosen and there are more than %d hosts or %d volumes, the tables show those with a problem, and the\n"+
 			"first ones with --sort-by; --all shows all.", maxHosts, maxVolumes),

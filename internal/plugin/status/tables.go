@@ -10,6 +10,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/plugin/console"
+	"github.com/escache/escache-csi/internal/records/trouble"
 	"github.com/escache/escache-csi/internal/redundancy"
 )
 
@@ -37,6 +38,7 @@ func (v *View) PrintTables(out io.Writer, wide bool) error {
 		row("")
 		v.volumeRows(row, wide)
 	}
+	v.readOnly(row, wide)
 	v.repairs(row)
 	v.resyncs(row)
 	v.flushRows(row)
@@ -77,6 +79,9 @@ func (v *View) totals(row func(...string)) {
 	v.hostTotals(row)
 	if v.Snapshots != nil && *v.Snapshots > 0 && v.filter.Everything() {
 		row(fmt.Sprintf("Snapshots: %d", *v.Snapshots))
+	}
+	if len(v.ReadOnly) > 0 && v.filter.Everything() {
+		row("Read-only: " + trouble.Count(len(v.ReadOnly), "volume"))
 	}
 	row("")
 }

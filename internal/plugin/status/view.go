@@ -20,7 +20,8 @@ import (
 	"github.com/escache/escache-csi/internal/wordwrap"
 )
 
-// View is what is shown of a state: groups, volumes and flushes are those that are chosen.
+// View is what is shown of a state: groups, volumes, read-only volumes and flushes are those that
+// are chosen.
 type View struct {
 	state.State
 
@@ -42,16 +43,17 @@ func NewView(s *state.State, filter choice.Filter, now time.Time) (*View, error)
 
 // newView chooses what the flags ask for, and finds what is wrong with it.
 func newView(s *state.State, f options, now time.Time) (*View, error) {
-	if err := f.filter.Unknown(s.Groups, s.Volumes); err != nil {
+	all := choice.Objects{Groups: s.Groups, Volumes: s.Volumes, ReadOnly: s.ReadOnly, Flushes: s.Flushes}
+	if err := f.filter.Unknown(all); err != nil {
 		return nil, err
 	}
 	v := &View{State: *s, Now: now, filter: f.filter, sorted: f.sortBy != "", short: f.filter.Everything() && !f.all, read: len(s.Volumes)}
 	v.troubles = s.Troubles(now)
 	v.faults = trouble.FaultsOf(v.troubles)
-	chosen := f.filter.Choose(choice.Objects{
-		Groups: s.Groups, Volumes: s.Volumes, Flushes: s.Flushes, Troubles: v.troubles, Faults: v.faults,
-	}, v.Uses.ClaimOf)
-	v.Groups, v.Volumes, v.Flushes, v.troubles = chosen.Groups, chosen.Volumes, chosen.Flushes, chosen.Troubles
+	all.Troubles, all.Faults = v.troubles, v.faults
+	chosen := f.filter.Choose(all, v.Uses.ClaimOf)
+	v.Groups, v.Volumes, v.ReadOnly = chosen.Groups, chosen.Volumes, chosen.ReadOnly
+	v.Flushes, v.troubles = chosen.Flushes, chosen.Troubles
 	return v, choice.Sort(v.Volumes, f.sortBy, v.Uses.ClaimOf)
 }
 
@@ -101,13 +103,17 @@ func (v *View) list() *corev1.List {
 	for i := range v.Volumes {
 		add("CacheVolume", &v.Volumes[i])
 	}
+	for i := range v.ReadOnly {
+		add("ReadOnlyVolume", &v.ReadOnly[i])
+	}
 	for i := range v.Flushes {
 		add("CacheFlush", &v.Flushes[i])
 	}
 	return all
 }
 
-// PrintTroubles prints what is wrong and what to do. It wraps sentences to the width, unless that is 0.
+// PrintTroubles prints what is wrong and what to do. It wraps sentences to the width, unless that
+// is 0.
 func (v *View) PrintTroubles(out io.Writer, width int) error {
 	if len(v.troubles) == 0 {
 		_, err := fmt.Fprintln(out, "Nothing is wrong.")
@@ -137,18 +143,34 @@ func (v *View) printUnnamed(out io.Writer, width int) error {
 	if v.Uses == nil || v.filter.Problems {
 		return nil
 	}
-	var names []string
+	var volumes, readOnly []string
 	for i := range v.Volumes {
-		one := &v.Volumes[i]
-		if v.Uses[one.Name].PersistentVolume == "" && v.Now.Sub(one.CreationTimestamp.Time) >= claims.Young {
-			names = append(names, one.Name)
+		if v.unnamed(&v.Volumes[i]) {
+			volumes = append(volumes, v.Volumes[i].Name)
 		}
 	}
-	if len(names) == 0 {
-		return nil
+	for i := range v.ReadOnly {
+		if v.unnamed(&v.ReadOnly[i]) {
+			readOnly = append(readOnly, v.ReadOnly[i].Name)
+		}
 	}
-	_, err := fmt.Fprint(out, wordwrap.Line("\nNo PersistentVolume names "+trouble.Few(names)+
-		". kubectl escache release --volume NAME gives such a volume up and leaves its image; kubectl escache orphans lists them.",
-		"  ", width))
+	text := ""
+	if len(volumes) > 0 {
+		text += wordwrap.Line("\nNo PersistentVolume names "+trouble.Few(volumes)+
+			". kubectl escache release --volume NAME gives such a volume up and leaves its image; kubectl escache orphans lists them.",
+			"  ", width)
+	}
+	if len(readOnly) > 0 {
+		text += wordwrap.Line("\nNo PersistentVolume names the read-only "+trouble.Few(readOnly)+
+			". Such a volume keeps its snapshot from being deleted: csi-controller orphans --remove-volume NAME removes it "+
+			"(docs/alerts.md).",
+			"  ", width)
+	}
+	_, err := fmt.Fprint(out, text)
 	return err
+}
+
+// unnamed reports whether no PersistentVolume names a volume that is not new.
+func (v *View) unnamed(volume metav1.Object) bool {
+	return v.Uses[volume.GetName()].PersistentVolume == "" && v.Now.Sub(volume.GetCreationTimestamp().Time) >= claims.Young
 }

@@ -28,15 +28,19 @@ func (f Filter) Everything() bool {
 
 // Unknown returns an error that names a group or host of the filter that is not on record, so that a
 // typing error does not look like a group in which nothing is wrong.
-func (f Filter) Unknown(groups []v1alpha1.NodeGroup, volumes []v1alpha1.CacheVolume) error {
+func (f Filter) Unknown(all Objects) error {
+	has := func(node string) bool {
+		return slices.ContainsFunc(all.Groups, func(g v1alpha1.NodeGroup) bool { return slices.Contains(g.Spec.Nodes, node) }) ||
+			slices.ContainsFunc(all.Volumes, func(v v1alpha1.CacheVolume) bool { return hasNode(&v, node) }) ||
+			slices.ContainsFunc(all.ReadOnly, func(v v1alpha1.ReadOnlyVolume) bool { return v.CopyOn(node) != nil })
+	}
 	for _, name := range f.Groups {
-		if !slices.ContainsFunc(groups, func(g v1alpha1.NodeGroup) bool { return g.Name == name }) {
+		if !slices.ContainsFunc(all.Groups, func(g v1alpha1.NodeGroup) bool { return g.Name == name }) {
 			return fmt.Errorf("there is no NodeGroup %s; kubectl get nodegroups lists them", name)
 		}
 	}
 	for _, name := range f.Nodes {
-		if !slices.ContainsFunc(groups, func(g v1alpha1.NodeGroup) bool { return slices.Contains(g.Spec.Nodes, name) }) &&
-			!slices.ContainsFunc(volumes, func(v v1alpha1.CacheVolume) bool { return hasNode(&v, name) }) {
+		if !has(name) {
 			return fmt.Errorf("node %s is in no NodeGroup, and has no volume; kubectl get nodegroups lists the nodes", name)
 		}
 	}
@@ -49,6 +53,14 @@ func (f Filter) Volume(v *v1alpha1.CacheVolume, claim string) bool {
 	namespace, _, _ := strings.Cut(claim, "/")
 	return chosen(f.Groups, v.Spec.Group) && (f.Namespace == "" || namespace == f.Namespace) &&
 		(len(f.Nodes) == 0 || slices.ContainsFunc(f.Nodes, func(node string) bool { return hasNode(v, node) }))
+}
+
+// ReadOnly reports whether a read-only volume is chosen, which is in no group. claim is NAMESPACE/NAME of its
+// claim. It does not look at Problems.
+func (f Filter) ReadOnly(v *v1alpha1.ReadOnlyVolume, claim string) bool {
+	namespace, _, _ := strings.Cut(claim, "/")
+	return len(f.Groups) == 0 && (f.Namespace == "" || namespace == f.Namespace) &&
+		(len(f.Nodes) == 0 || slices.ContainsFunc(f.Nodes, func(node string) bool { return v.CopyOn(node) != nil }))
 }
 
 // Group reports whether a group is chosen. has says whether one of the chosen volumes is in it. It does

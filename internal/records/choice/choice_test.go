@@ -10,6 +10,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/records/choice"
+	"github.com/escache/escache-csi/internal/records/trouble"
 )
 
 func volume(name, group, attached string, replicas ...string) v1alpha1.CacheVolume {
@@ -46,6 +47,39 @@ func TestVolumesThatAreChosen(t *testing.T) {
 		}
 		if got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+func TestReadOnlyVolumesThatAreChosen(t *testing.T) {
+	read := v1alpha1.ReadOnlyVolume{ObjectMeta: metav1.ObjectMeta{Name: "read"}}
+	read.Status.Copies = []v1alpha1.ReadOnlyCopy{{Node: "n1"}, {Node: "n2"}}
+	faults := trouble.FaultsOf([]trouble.Trouble{{Kind: trouble.Volume, Name: "read"}, {Kind: trouble.Volume, Name: "other"}})
+	for name, c := range map[string]struct {
+		filter choice.Filter
+		faults trouble.Faults
+		want   bool
+	}{
+		"all":                           {choice.Filter{}, nil, true},
+		"a group has none":              {choice.Filter{Groups: []string{"rack1"}}, nil, false},
+		"a node with it":                {choice.Filter{Nodes: []string{"m1", "n2"}}, nil, true},
+		"another node":                  {choice.Filter{Nodes: []string{"m1"}}, nil, false},
+		"its claim's namespace":         {choice.Filter{Namespace: "shop"}, nil, true},
+		"another namespace":             {choice.Filter{Namespace: "sh"}, nil, false},
+		"problems, and it has none":     {choice.Filter{Problems: true}, nil, false},
+		"problems, and it has one":      {choice.Filter{Problems: true}, faults, true},
+		"problems of another namespace": {choice.Filter{Problems: true, Namespace: "sh"}, faults, false},
+	} {
+		all := choice.Objects{ReadOnly: []v1alpha1.ReadOnlyVolume{read}, Faults: c.faults}
+		if c.faults != nil {
+			all.Troubles = []trouble.Trouble{{Kind: trouble.Volume, Name: "read"}, {Kind: trouble.Volume, Name: "other"}}
+		}
+		chosen := c.filter.Choose(all, func(metav1.Object) string { return "shop/data" })
+		if got := len(chosen.ReadOnly) == 1; got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+		if told := slices.ContainsFunc(chosen.Troubles, func(one trouble.Trouble) bool { return one.Name == "read" }); told != (c.want && c.faults != nil) {
+			t.Errorf("%s: its problem is told: %v", name, told)
 		}
 	}
 }
@@ -116,18 +150,23 @@ func TestFlushesThatAreChosen(t *testing.T) {
 
 func TestANameThatIsNotOnRecordIsNoEmptyAnswer(t *testing.T) {
 	groups := []v1alpha1.NodeGroup{group("rack1", "n1", "n2", "n3")}
-	volumes := []v1alpha1.CacheVolume{volume("a", "rack1", "", "n1", "n9")}
+	readOnly := v1alpha1.ReadOnlyVolume{Status: v1alpha1.ReadOnlyVolumeStatus{Copies: []v1alpha1.ReadOnlyCopy{{Node: "n8"}}}}
+	all := choice.Objects{
+		Groups: groups, Volumes: []v1alpha1.CacheVolume{volume("a", "rack1", "", "n1", "n9")}, ReadOnly: []v1alpha1.ReadOnlyVolume{readOnly},
+	}
 	for says, f := range map[string]choice.Filter{
 		"":                           {Groups: []string{"rack1"}, Nodes: []string{"n3"}},
 		"there is no NodeGroup zz":   {Groups: []string{"rack1", "zz"}},
 		"node zz is in no NodeGroup": {Nodes: []string{"zz"}},
 	} {
-		if err := f.Unknown(groups, volumes); (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
+		if err := f.Unknown(all); (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
 			t.Errorf("%+v: %v", f, err)
 		}
 	}
-	if err := (choice.Filter{Nodes: []string{"n9"}}).Unknown(groups, volumes); err != nil {
-		t.Errorf("it has left the group and has a replica: %v", err)
+	for node, why := range map[string]string{"n9": "a replica", "n8": "a read-only volume"} {
+		if err := (choice.Filter{Nodes: []string{node}}).Unknown(all); err != nil {
+			t.Errorf("it has left the group and has %s: %v", why, err)
+		}
 	}
 }
 
@@ -146,7 +185,7 @@ func TestOrder(t *testing.T) {
 	}
 	for _, by := range append(choice.Orders(), "") {
 		volumes := []v1alpha1.CacheVolume{c, b, a}
-		err := choice.Sort(volumes, by, func(v *v1alpha1.CacheVolume) string { return claims[v.Name] })
+		err := choice.Sort(volumes, by, func(v metav1.Object) string { return claims[v.GetName()] })
 		got := ""
 		for _, v := range volumes {
 			got += v.Name

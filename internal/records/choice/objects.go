@@ -3,14 +3,17 @@ package choice
 import (
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/records/trouble"
 )
 
-// Objects are groups, volumes and flushes, and what is wrong with them.
+// Objects are groups, volumes, read-only volumes and flushes, and what is wrong with them.
 type Objects struct {
 	Groups   []v1alpha1.NodeGroup
 	Volumes  []v1alpha1.CacheVolume
+	ReadOnly []v1alpha1.ReadOnlyVolume
 	Flushes  []v1alpha1.CacheFlush
 	Troubles []trouble.Trouble
 	Faults   trouble.Faults // of all objects, also of those that are not chosen
@@ -18,7 +21,7 @@ type Objects struct {
 
 // Choose returns what fits the filter; a filter that leaves nothing out returns the lists that it was given. claim returns
 // NAMESPACE/NAME of a volume's claim.
-func (f Filter) Choose(all Objects, claim func(*v1alpha1.CacheVolume) string) Objects {
+func (f Filter) Choose(all Objects, claim func(metav1.Object) string) Objects {
 	if f.Everything() {
 		return all
 	}
@@ -30,6 +33,14 @@ func (f Filter) Choose(all Objects, claim func(*v1alpha1.CacheVolume) string) Ob
 			volumes[one.Name], claims[of], groups[one.Spec.Group] = true, true, true
 			if !f.Problems || all.Faults.Wrong(trouble.Volume, one.Name) {
 				out.Volumes = append(out.Volumes, *one)
+			}
+		}
+	}
+	for i := range all.ReadOnly {
+		if one := &all.ReadOnly[i]; f.ReadOnly(one, claim(one)) {
+			volumes[one.Name] = true
+			if !f.Problems || all.Faults.Wrong(trouble.Volume, one.Name) {
+				out.ReadOnly = append(out.ReadOnly, *one)
 			}
 		}
 	}

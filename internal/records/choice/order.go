@@ -7,16 +7,18 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
 // compare orders two volumes; claim returns NAMESPACE/NAME of a volume's claim.
-type compare func(a, b *v1alpha1.CacheVolume, claim func(*v1alpha1.CacheVolume) string) int
+type compare func(a, b *v1alpha1.CacheVolume, claim func(metav1.Object) string) int
 
 // orders are all there are. Sizes come with the largest first, ages with the oldest first.
 func orders() map[string]compare {
 	type v = *v1alpha1.CacheVolume
-	type of = func(v) string
+	type of = func(metav1.Object) string
 	return map[string]compare{
 		"name":  func(_, _ v, _ of) int { return 0 },
 		"claim": func(a, b v, claim of) int { return cmp.Compare(claim(a), claim(b)) },
@@ -33,7 +35,7 @@ func orders() map[string]compare {
 func Orders() []string { return slices.Sorted(maps.Keys(orders())) }
 
 // Sort sorts volumes by one of Orders, and those that are equal in it by name. "" is by name.
-func Sort(volumes []v1alpha1.CacheVolume, by string, claim func(*v1alpha1.CacheVolume) string) error {
+func Sort(volumes []v1alpha1.CacheVolume, by string, claim func(metav1.Object) string) error {
 	order, ok := orders()[cmp.Or(by, "name")]
 	if !ok {
 		return fmt.Errorf("%q is none of %s", by, strings.Join(Orders(), ", "))
