@@ -7,6 +7,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/escache/escache-csi/internal/shortlist"
 )
 
 // ErrNoFit means that no allowed group has two ready members with room.
@@ -103,7 +105,7 @@ func (s *State) shortfall(name string, r Request) Shortfall {
 	case g == nil || !g.known:
 		return Shortfall{Group: name, Reason: "there is no such NodeGroup"}
 	case r.Primary != "" && len(r.Groups) > 0 && !slices.Contains(r.Groups, name):
-		return Shortfall{Group: name, Reason: "not among the allowed groups " + bounded(r.Groups)}
+		return Shortfall{Group: name, Reason: "not among the allowed groups " + shortlist.Of(r.Groups)}
 	case g.cordoned && !r.Stays:
 		return Shortfall{Group: name, Reason: "cordoned", room: noRoom}
 	}
@@ -120,7 +122,7 @@ func (s *State) shortfall(name string, r Request) Shortfall {
 		}
 		parts = append(parts, n.Name+" "+state)
 	}
-	out.Reason = bounded(parts)
+	out.Reason = shortlist.Of(parts)
 	if len(parts) == 0 {
 		out.Reason = "has no nodes"
 	}
@@ -143,14 +145,6 @@ func (n *node) state(r Request) string {
 	default:
 		return "has room"
 	}
-}
-
-func bounded(parts []string) string {
-	const most = 5
-	if more := len(parts) - most; more > 0 {
-		return strings.Join(parts[:most], ", ") + fmt.Sprintf(" and %d more", more)
-	}
-	return strings.Join(parts, ", ")
 }
 
 // formatBytes rounds down, so that too little free space never looks like enough.

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+
+	"github.com/escache/escache-csi/internal/shortlist"
 )
 
 // Rebalance proposes the fewest moves of volumes between groups after which no group is fuller than
@@ -196,7 +198,7 @@ func (b *balancer) obstacle(v Volume, from *score, emptier []*score) string {
 		}
 	}
 	if len(names) == 0 {
-		return "it may be in these groups only: " + bounded(b.ties.Groups[v.Name])
+		return "it may be in these groups only: " + shortlist.Of(b.ties.Groups[v.Name])
 	}
 	if _, err := b.Decide(Request{Volume: v.Name, CacheBytes: v.CacheBytes, Engine: v.Engine, Groups: names}); err != nil {
 		return err.Error()

@@ -16,6 +16,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/checklist"
 	"github.com/escache/escache-csi/internal/controller/csi/storageclass"
+	"github.com/escache/escache-csi/internal/shortlist"
 )
 
 // classes checks the driver's StorageClasses.
@@ -60,7 +61,7 @@ func checkClass(class *storagev1.StorageClass, clusters, groups []string) checkl
 	}
 	if len(clusters) > 0 && !slices.Contains(clusters, p.ClusterID) {
 		return checklist.Badf(checklist.Failed, "set clusterID to what ceph fsid prints, in the chart's value ceph.clusterID, too",
-			"its clusterID is %s, and csi-controller knows %s", p.ClusterID, some(clusters))
+			"its clusterID is %s, and csi-controller knows %s", p.ClusterID, shortlist.Of(clusters))
 	}
 	var missing []string
 	for _, g := range p.NodeGroups {
@@ -70,10 +71,10 @@ func checkClass(class *storagev1.StorageClass, clusters, groups []string) checkl
 	}
 	switch {
 	case len(missing) > 0 && len(missing) == len(p.NodeGroups):
-		return checklist.Badf(checklist.Failed, "correct its parameter nodeGroups", "none of its NodeGroups is there: %s", some(missing))
+		return checklist.Badf(checklist.Failed, "correct its parameter nodeGroups", "none of its NodeGroups is there: %s", shortlist.Of(missing))
 	case len(missing) > 0:
 		return checklist.Badf(checklist.Warning, "correct its parameter nodeGroups", "these of its NodeGroups are not there: %s",
-			some(missing))
+			shortlist.Of(missing))
 	case class.VolumeBindingMode == nil || *class.VolumeBindingMode != storagev1.VolumeBindingWaitForFirstConsumer:
 		return checklist.Badf(checklist.Warning, "create it again with volumeBindingMode: WaitForFirstConsumer",
 			"pool %s; it places a volume before its "+
@@ -165,7 +166,7 @@ func secretsNamed(class *storagev1.StorageClass) []checklist.Result {
 		return nil
 	}
 	return []checklist.Result{checklist.Badf(checklist.Warning, "leave these parameters out: Ceph's keys are in the Secrets of the chart",
-		"it names Secrets (%s), which the driver does not use: without them no volume would be made", some(keys)).
+		"it names Secrets (%s), which the driver does not use: without them no volume would be made", shortlist.Of(keys)).
 		Of("StorageClass " + class.Name)}
 }
 

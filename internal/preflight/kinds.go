@@ -2,7 +2,6 @@ package preflight
 
 import (
 	"context"
-	"fmt"
 	"reflect"
 	"strings"
 
@@ -14,6 +13,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/checklist"
+	"github.com/escache/escache-csi/internal/shortlist"
 )
 
 // kinds are those of this API, by the name of their CRD.
@@ -52,7 +52,7 @@ func (c *Cluster) kinds(ctx context.Context) []checklist.Result {
 		}
 		if missing := missingFields(at, kind.of, ""); len(missing) > 0 {
 			wrong = append(wrong, checklist.Badf(checklist.Failed, crdRemedy, "older than this program: it lacks %s",
-				some(missing)).Of(what))
+				shortlist.Of(missing)).Of(what))
 		}
 	}
 	if len(wrong) > 0 {
@@ -201,15 +201,5 @@ func (c *Cluster) snapshots(ctx context.Context) checklist.Result {
 		return checklist.Badf(checklist.Warning, "name one in snapshots.classes of the chart's values",
 			"on, and no VolumeSnapshotClass is of %s", v1alpha1.DriverName)
 	}
-	return checklist.Goodf("on, with the VolumeSnapshotClass %s", some(classes))
-}
-
-// named is how many of a list a line names.
-const named = 5
-
-func some(list []string) string {
-	if len(list) > named {
-		return fmt.Sprintf("%s and %d more", strings.Join(list[:named], ", "), len(list)-named)
-	}
-	return strings.Join(list, ", ")
+	return checklist.Goodf("on, with the VolumeSnapshotClass %s", shortlist.Of(classes))
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/checklist"
+	"github.com/escache/escache-csi/internal/shortlist"
 )
 
 // Labels that the chart gives to all its objects, and the components that have pods.
@@ -146,7 +147,7 @@ func (c *Cluster) waiting(ctx context.Context) (map[string][]string, error) {
 	for component, reasons := range where {
 		for _, why := range slices.Sorted(maps.Keys(reasons)) {
 			slices.Sort(reasons[why])
-			all[component] = append(all[component], some(reasons[why])+": "+why)
+			all[component] = append(all[component], shortlist.Of(reasons[why])+": "+why)
 		}
 	}
 	return all, nil
@@ -233,7 +234,7 @@ func (c *Cluster) versions(ctx context.Context) checklist.Result {
 	}
 	var list []string
 	for _, version := range slices.Sorted(maps.Keys(of)) {
-		list = append(list, version+": "+some(of[version]))
+		list = append(list, version+": "+shortlist.Of(of[version]))
 	}
 	return checklist.Badf(checklist.Warning, "finish the upgrade (docs/upgrade.md), and use the plugin of the same release",
 		"%s", strings.Join(list, "; "))

@@ -14,10 +14,8 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/readonly"
+	"github.com/escache/escache-csi/internal/shortlist"
 )
-
-// namedVolumes bounds how many volumes the refusal names.
-const namedVolumes = 5
 
 // newCheckUninstall returns the command that fails while there are volumes, snapshots, or NodeGroups
 // that only csi-controller can let go. The chart runs it before it removes the driver that they need.
@@ -92,10 +90,7 @@ func checkSnapshots(ctx context.Context, kube client.Reader) error {
 // first returns the first names of a list.
 func first(names []string) string {
 	slices.Sort(names)
-	if len(names) > namedVolumes {
-		names = append(names[:namedVolumes], "…")
-	}
-	return strings.Join(names, ", ")
+	return shortlist.Of(names)
 }
 
 // waitForGroups waits until csi-controller has taken its finalizer off all NodeGroups, which it does

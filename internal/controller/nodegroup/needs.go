@@ -12,10 +12,8 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/redundancy"
+	"github.com/escache/escache-csi/internal/shortlist"
 )
-
-// maxNames bounds how many volumes a condition names.
-const maxNames = 5
 
 // needs is what a group is needed for.
 type needs struct {
@@ -97,10 +95,7 @@ func names(volumes []*v1alpha1.CacheVolume) string {
 		out = append(out, v.Name)
 	}
 	slices.Sort(out)
-	if len(out) > maxNames {
-		out = append(out[:maxNames], fmt.Sprintf("and %d more", len(out)-maxNames))
-	}
-	return strings.Join(out, ", ")
+	return shortlist.Of(out)
 }
 
 // outside says which hosts that are not in the group any more have replicas of its volumes, and what

@@ -2,7 +2,6 @@ package preflight
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"slices"
 	"strconv"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/escache/escache-csi/internal/checklist"
 	"github.com/escache/escache-csi/internal/escached/volume"
+	"github.com/escache/escache-csi/internal/shortlist"
 )
 
 func (h *Host) address(context.Context) checklist.Result {
@@ -60,7 +60,7 @@ func (h *Host) replicationPorts(ctx context.Context) checklist.Result {
 	others = slices.Compact(others) // over IPv4 and IPv6
 	if len(others) > 0 {
 		return checklist.Badf(checklist.Failed, "stop what listens there, or choose other ports for all hosts: drbd.ports "+
-			"(in the chart: escached.drbd.ports)", "in use within %d-%d: %s", ports.First, ports.Last, some(others))
+			"(in the chart: escached.drbd.ports)", "in use within %d-%d: %s", ports.First, ports.Last, shortlist.Of(others))
 	}
 	return checklist.Goodf("%d-%d are free, but for %d of replicas here; they must be open between the hosts of a group", ports.First,
 		ports.Last, len(ours))
@@ -79,16 +79,6 @@ func (h *Host) portsOfReplicas(ctx context.Context) map[int]bool {
 		}
 	}
 	return ours
-}
-
-// named is how many of a list a line names.
-const named = 5
-
-func some(list []string) string {
-	if len(list) > named {
-		return fmt.Sprintf("%s and %d more", strings.Join(list[:named], ", "), len(list)-named)
-	}
-	return strings.Join(list, ", ")
 }
 
 // program is escached's name in /proc.

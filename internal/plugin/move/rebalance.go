@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,6 +19,7 @@ import (
 	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/plugin/fleet"
 	"github.com/escache/escache-csi/internal/records/trouble"
+	"github.com/escache/escache-csi/internal/shortlist"
 )
 
 // rebalanceFlags are the flags of rebalance.
@@ -208,9 +208,6 @@ func printMoves(c *console.Console, p placement.Proposal, volumes []v1alpha1.Cac
 	}
 }
 
-// mostNamed is how many volumes are named for one reason.
-const mostNamed = 5
-
 // printStaying prints each reason once.
 func printStaying(c *console.Console, staying []placement.Staying) {
 	if len(staying) == 0 {
@@ -229,11 +226,7 @@ func printStaying(c *console.Console, staying []placement.Staying) {
 	c.Printf("\nThese stay where they are:\n")
 	for _, k := range causes {
 		names := volumes[k]
-		text := strings.Join(names[:min(len(names), mostNamed)], ", ")
-		if more := len(names) - mostNamed; more > 0 {
-			text += fmt.Sprintf(" and %d more", more)
-		}
-		c.Printf("  %d in group %s: %s\n    %s\n", len(names), k.group, k.reason, text)
+		c.Printf("  %d in group %s: %s\n    %s\n", len(names), k.group, k.reason, shortlist.Of(names))
 	}
 }
 

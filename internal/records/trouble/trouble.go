@@ -16,6 +16,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/checklist"
 	"github.com/escache/escache-csi/internal/records/remedy"
+	"github.com/escache/escache-csi/internal/shortlist"
 )
 
 // Kinds of what can have a trouble.
@@ -160,10 +161,7 @@ const few = 3
 // Few joins names, at most three.
 func Few(names []string) string {
 	slices.Sort(names)
-	if len(names) <= few {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
+	return shortlist.First(few, names)
 }
 
 // OfFlush returns the volumes that could not be written back, or else why the whole flush failed.
