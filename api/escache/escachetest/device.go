@@ -116,7 +116,8 @@ func (h *Host) hold(ctx context.Context, req escache.HoldRequest) (any, error) {
 		return nil, err
 	}
 	defer end()
-	if !h.w.breaks("hold does not clean") {
+	extends := r.held != nil && h.w.breaks("a second hold has the image of the first")
+	if !extends && !h.w.breaks("hold does not clean") {
 		if err := h.drain(ctx, req.VolumeRef); err != nil {
 			return nil, fail(escache.CodeTimeout, "%v", err)
 		}

@@ -12,12 +12,14 @@ func (h *Host) otherEngine(r *replica, engine escache.Engine) bool {
 	return r.req.Engine != cmp.Or(engine, escache.EngineWritecache) && !h.w.breaks("engines are not compared")
 }
 
-// engines are the cache engines that the host can run. A host whose peer the test plays has them all.
+// engines are the cache engines that the hosts can run.
 func (h *Host) engines() []escache.Engine {
-	if h.w.alone {
-		return []escache.Engine{escache.EngineWritecache, escache.EngineLog}
-	}
-	return []escache.Engine{escache.EngineWritecache}
+	return []escache.Engine{escache.EngineWritecache, escache.EngineLog}
+}
+
+// goesOn reports whether I/O goes on during a hold: the cache takes what is written meanwhile.
+func (r *replica) goesOn() bool {
+	return r.req.Engine == escache.EngineLog && r.mode != escache.ModeWritethrough
 }
 
 // canRun refuses an engine that the host cannot run.

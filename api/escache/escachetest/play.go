@@ -40,6 +40,12 @@ func (h *Host) Change(ref escache.VolumeRef, how func(*escache.VolumeStatus)) {
 	}
 }
 
+// Break makes the host break a rule of the contract from now on, as those of Breaking do; "" ends that.
+func (h *Host) Break(rule string) {
+	defer h.lock()()
+	h.w.broken = rule
+}
+
 // Supersede says that the record proves that the replica was superseded in an epoch, so that it may
 // be abandoned.
 func (h *Host) Supersede(ref escache.VolumeRef, epoch int64) {

@@ -20,7 +20,7 @@ func (h *Host) device(path string) (escache.VolumeRef, *replica, error) {
 	return escache.VolumeRef{}, nil, errors.New("no such device")
 }
 
-// Write writes to a connected device. It blocks while the volume is held.
+// Write writes to a connected device. It blocks while the volume is held, unless I/O goes on meanwhile.
 func (h *Host) Write(ctx context.Context, device string, offset int64, data []byte) error {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
@@ -33,7 +33,7 @@ func (h *Host) Write(ctx context.Context, device string, offset int64, data []by
 	}
 	r.open++
 	defer func() { r.open-- }()
-	for r.held != nil && !h.w.breaks("hold lets writes through") {
+	for r.held != nil && !r.goesOn() && !h.w.breaks("hold lets writes through") {
 		released := r.released
 		h.w.mu.Unlock()
 		select {

@@ -1,10 +1,12 @@
 package engine
 
 import (
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
@@ -41,6 +43,47 @@ func TestAHoldThatIsOverIsNotTold(t *testing.T) {
 		if got := status.Volumes[0].HeldUntil; err != nil || got != nil {
 			t.Errorf("held until %v, and I/O goes on: %v", got, err)
 		}
+	}
+}
+
+// TestASecondHoldHasWhatWasWrittenDuringTheFirst: with the engine log I/O goes on during a hold. Who began the
+// first one must see that it is over.
+func TestASecondHoldHasWhatWasWrittenDuringTheFirst(t *testing.T) {
+	w := withLog(t)
+	w.log.GoesOn = true
+	e := w.engine()
+	if err := errors.Join(putLog(e, t), connectLog(e, t, 3)); err != nil {
+		t.Fatal(err)
+	}
+	name := volume.NameOf(ref)
+	var before time.Time
+	for n, seconds := range []int{60, 60, 1} {
+		held, err := e.Hold(t.Context(), escache.HoldRequest{VolumeRef: ref, MaxSeconds: seconds})
+		if err != nil {
+			t.Fatal(err)
+		}
+		states, err := w.log.States(t.Context(), name)
+		if s := states[name]; err != nil || !s.Held || s.Dirty != 0 {
+			t.Errorf("hold %d: it is %+v, %v", n, s, err)
+		}
+		if until := statusOf(e, t).HeldUntil; until == nil || !until.Equal(held.HeldUntil) || until.Equal(before) {
+			t.Errorf("hold %d lasts until %v; the answer was %s, and that of the hold before %s", n, until, held.HeldUntil, before)
+		}
+		before = held.HeldUntil
+		f, err := w.log.Open(states[name].Path)
+		if err == nil {
+			_, err = f.WriteAt(make([]byte, cache.BlockBytes), int64(n)*cache.BlockBytes)
+			err = errors.Join(err, f.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := e.Release(t.Context(), escache.ReleaseRequest{VolumeRef: ref}); err != nil {
+		t.Error(err)
+	}
+	if until := statusOf(e, t).HeldUntil; until != nil {
+		t.Errorf("it is held until %s after release", until)
 	}
 }
 

@@ -26,6 +26,8 @@ type Fake struct {
 	DirtyErr error
 	// StopErr is the error that Stop returns, if it is not nil: the process of the cache has just died.
 	StopErr error
+	// GoesOn means that I/O goes on during a hold, as with the engine log.
+	GoesOn bool
 	// NoKernel means that the kernel has not the module of the engine.
 	NoKernel bool
 	// Scans counts calls of Dirty.

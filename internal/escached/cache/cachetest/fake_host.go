@@ -72,9 +72,9 @@ type fakeFile struct {
 	of *assembled
 }
 
-// ready waits while the cache is held.
+// ready waits while the cache is held, unless I/O goes on meanwhile.
 func (u *fakeFile) ready(p []byte, at int64) error {
-	for u.of.state.Held {
+	for u.of.state.Held && !u.f.GoesOn {
 		u.f.resumed.Wait()
 	}
 	switch {
