@@ -111,6 +111,18 @@ func TestSuitePassesWhatFollowsTheContract(t *testing.T) {
 	Run(t, target)
 }
 
+// TestSuitePassesHoldsInWhichIOGoesOn: the engine log is the only one.
+func TestSuitePassesHoldsInWhichIOGoesOn(t *testing.T) {
+	target := fake(t, "")
+	target.Engine = escache.EngineLog
+	for _, check := range holdChecks() {
+		t.Run(check.Name, func(t *testing.T) {
+			t.Parallel()
+			runCheck(t, target, check)
+		})
+	}
+}
+
 func TestSuiteCatchesEveryBrokenRule(t *testing.T) {
 	for _, check := range Checks() {
 		if len(mutants[check.Name]) == 0 {
@@ -120,7 +132,7 @@ func TestSuiteCatchesEveryBrokenRule(t *testing.T) {
 			t.Run(rule, func(t *testing.T) {
 				t.Parallel()
 				target := fake(t, rule)
-				target.CallTimeout = 5 * time.Second
+				target.CallTimeout, target.Engine = 5*time.Second, engines[check.Name]
 				r := record(t.Context(), func(r *recorder) { runCheck(r, target, check) })
 				if !r.Failed() {
 					t.Errorf("%q passes although %s", check.Name, rule)

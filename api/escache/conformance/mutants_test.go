@@ -1,5 +1,10 @@
 package conformance
 
+import "github.com/escache/escache-csi/api/escache"
+
+// engines are those of the checks that say nothing about writecache.
+var engines = map[string]escache.Engine{"a second hold has what was written during the first": escache.EngineLog}
+
 // mutants are worlds that break one rule, each under the check that must catch it.
 var mutants = map[string][]string{
 	"node counts what is created": {
@@ -88,6 +93,9 @@ var mutants = map[string][]string{
 		"a second hold cuts the first short",
 		"a held volume is stopped",
 		"what is not held cannot be released",
+	},
+	"a second hold has what was written during the first": {
+		"a second hold has the image of the first", "a second hold has the time of the first", "hold does not clean",
 	},
 	"a watchdog releases a hold": {"no watchdog"},
 	"resize grows the device and keeps its data": {

@@ -123,7 +123,7 @@ func (h *Host) hold(ctx context.Context, req escache.HoldRequest) (any, error) {
 		}
 	}
 	until := time.Now().Add(time.Duration(req.MaxSeconds) * time.Second).UTC()
-	if r.held != nil && r.held.After(until) && !h.w.breaks("a second hold cuts the first short") {
+	if r.held != nil && r.held.After(until) && h.extends(r) {
 		until = *r.held
 	}
 	if r.held == nil {
@@ -140,6 +140,14 @@ func (h *Host) hold(ctx context.Context, req escache.HoldRequest) (any, error) {
 		})
 	}
 	return escache.HoldResponse{HeldUntil: until}, nil
+}
+
+// extends reports whether a second hold ends no earlier than the first.
+func (h *Host) extends(r *replica) bool {
+	if r.goesOn() {
+		return h.w.breaks("a second hold has the time of the first")
+	}
+	return !h.w.breaks("a second hold cuts the first short")
 }
 
 func (h *Host) release(_ context.Context, req escache.ReleaseRequest) (any, error) {

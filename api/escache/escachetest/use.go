@@ -33,7 +33,7 @@ func (h *Host) Write(ctx context.Context, device string, offset int64, data []by
 	}
 	r.open++
 	defer func() { r.open-- }()
-	for r.held != nil && !r.goesOn() && !h.w.breaks("hold lets writes through") {
+	for h.waits(r) {
 		released := r.released
 		h.w.mu.Unlock()
 		select {

@@ -113,9 +113,16 @@ func (s *Steps) flushUntilHoldable(ctx context.Context, v *v1alpha1.CacheVolume,
 		if err != nil {
 			return fmt.Errorf("ask node %s how much is dirty: %w", node, err)
 		}
-		dirty := status.DirtyBytes
-		if status.HeldUntil != nil || dirty != nil && *dirty <= holdableDirty {
-			return nil // held by a call that was interrupted, it is clean
+		dirty, held := status.DirtyBytes, status.HeldUntil != nil // by a call that was interrupted
+		if held && v.Spec.Engine() == v1alpha1.CacheEngineLog {
+			// Its users have gone on writing. An older escached would only make that hold longer.
+			if err := s.releaseOn(ctx, v, node); err != nil {
+				return fmt.Errorf("end an earlier hold on node %s: %w", node, err)
+			}
+			held = false
+		}
+		if held || dirty != nil && *dirty <= holdableDirty {
+			return nil // what is held is clean
 		}
 		if dirty != nil && flushTime(ctx) < flushBite+longest {
 			return fmt.Errorf("node %s writes it back, %s are left; the repeated call goes on: %w",
@@ -273,8 +280,8 @@ func (h *holding) release(ctx context.Context) {
 	})
 }
 
-func (h *holding) releaseOn(ctx context.Context, v *v1alpha1.CacheVolume, node string) error {
+func (s *Steps) releaseOn(ctx context.Context, v *v1alpha1.CacheVolume, node string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 	defer cancel()
-	return h.Hosts.Release(ctx, node, cachevolume.Ref(v))
+	return s.Hosts.Release(ctx, node, cachevolume.Ref(v))
 }

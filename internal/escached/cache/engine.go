@@ -85,9 +85,10 @@ type Engine interface {
 	// shrinks a device. Called with the size that there is, it completes an interrupted Resize.
 	Resize(ctx context.Context, name string, bytes int64) error
 	// Hold brings the origin to one point in time: it holds everything that was acknowledged before
-	// the call, and gets nothing more until Resume. An engine may stop all I/O for as long. A hold
-	// outlives this process. Hold returns ErrFailed if the origin refuses a write and ErrDirty if
-	// it did not get everything. After any error the caller calls Resume.
+	// the call, and gets nothing more until Resume. An engine may stop all I/O for as long; if it does
+	// not, State.GoesOn is set, and Resume comes before another Hold. A hold outlives this process.
+	// Hold returns ErrFailed if the origin refuses a write and ErrDirty if it did not get everything.
+	// After any error the caller calls Resume.
 	Hold(ctx context.Context, name string) error
 	// Revive makes I/O to a device go on whose process has died: see State.Unserved. It changes nothing
 	// else: a hold goes on, and a change that was interrupted stays so. It does nothing if the device is

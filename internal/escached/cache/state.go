@@ -71,6 +71,8 @@ type State struct {
 	// Held is true during a hold, and after a change that was interrupted. I/O may stand still.
 	// Resume ends both.
 	Held bool
+	// GoesOn is true during a hold in which I/O goes on: the origin lacks what was written since it began.
+	GoesOn bool
 	// Unserved says why nothing serves the device now, in words; empty if something does. I/O waits,
 	// without an error, until Revive or Resume. Known is false meanwhile.
 	Unserved string

@@ -30,10 +30,10 @@ func (e *Engine) Hold(ctx context.Context, req escache.HoldRequest) (escache.Hol
 }
 
 // hold suspends the device for longest at most, and returns when the hold ends. A hold that is
-// already there is only extended.
+// already there is only extended, unless I/O goes on in it.
 func (e *Engine) hold(ctx context.Context, v volume.Volume, dev cache.State, longest time.Duration) (time.Time, error) {
 	hold := holds.Record{VolumeRef: v.VolumeRef, Until: e.Now().Add(longest).UTC(), Ends: e.Uptime() + longest}
-	if old := e.Holds.Get(v.Name()); old != nil && dev.Held {
+	if old := e.Holds.Get(v.Name()); old != nil && dev.Held && !dev.GoesOn {
 		if old.Ends > hold.Ends {
 			hold = *old
 		}
@@ -41,6 +41,12 @@ func (e *Engine) hold(ctx context.Context, v volume.Volume, dev cache.State, lon
 	}
 	if err := e.NotFrozen(ctx, v); err != nil {
 		return time.Time{}, err
+	}
+	if dev.GoesOn {
+		var err error
+		if dev, err = e.endHold(ctx, v); err != nil {
+			return time.Time{}, err
+		}
 	}
 	if dev.Failed {
 		return time.Time{}, v.Fail(escache.CodeCacheError, "the cache reports an error; flush clears it once Ceph is back")
@@ -61,6 +67,16 @@ func (e *Engine) hold(ctx context.Context, v volume.Volume, dev cache.State, lon
 		return time.Time{}, errors.Join(notHeld(v, err), e.resume(ctx, v))
 	}
 	return hold.Until, nil
+}
+
+// endHold ends a hold in which I/O goes on: the image lacks what was written since it began. Who began it
+// sees that it is over, because the next one has another end.
+func (e *Engine) endHold(ctx context.Context, v volume.Volume) (cache.State, error) {
+	if err := e.resume(ctx, v); err != nil {
+		return cache.State{}, err
+	}
+	_, dev, err := e.Connected(ctx, v.VolumeRef)
+	return dev, err
 }
 
 // flushBeforeHold writes back what is dirty while I/O still goes on, so that the suspension is

@@ -128,10 +128,13 @@ func holdsStill(s *suite) {
 	}()
 	time.Sleep(stillHeld)
 	s.holds("the held origin", s.spec.Origin, 1, 1)
+	if len(written) > 0 && !s.state().GoesOn {
+		s.Errorf("a write does not wait, and the state does not say so")
+	}
 	s.must("Resume", s.e.Resume(s.Context(), s.name()))
 	s.must("the write that waited", <-written)
-	if s.state().Held {
-		s.Errorf("it is held after Resume")
+	if got := s.state(); got.Held || got.GoesOn {
+		s.Errorf("after Resume it is %+v", got)
 	}
 	s.holds("the device", path, 1, 2)
 	s.must("WriteBack", s.e.WriteBack(s.Context(), s.name()))

@@ -340,6 +340,7 @@ func (f *Fake) States(_ context.Context, prefix string) (map[string]cache.State,
 	out := map[string]cache.State{}
 	for name, c := range f.caches {
 		if s := c.state; strings.HasPrefix(name, prefix) {
+			s.GoesOn = s.Held && f.GoesOn
 			if s.Known {
 				s.Dirty = int64(len(c.disk.dirty)) * cache.BlockBytes
 				s.Free = fakeBlocks*cache.BlockBytes - s.Dirty

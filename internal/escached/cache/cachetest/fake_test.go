@@ -61,4 +61,11 @@ func TestEveryCheckCatchesItsMutants(t *testing.T) {
 
 func TestTheFakeKeepsTheContract(t *testing.T) {
 	Run(t, func(*testing.T) Host { return NewFake() })
+	t.Run("I/O goes on during a hold", func(t *testing.T) {
+		Run(t, func(*testing.T) Host {
+			f := NewFake()
+			f.GoesOn = true
+			return f
+		})
+	})
 }

@@ -239,6 +239,13 @@ var mutants = map[string]map[string]func(f *Fake, b *broken){
 		"Resume leaves it held": func(f *Fake, b *broken) {
 			b.states = seen(f, func(s *cache.State) { s.Held = true })
 		},
+		"I/O goes on and nobody is told": func(f *Fake, b *broken) {
+			f.GoesOn = true
+			b.states = seen(f, func(s *cache.State) { s.GoesOn = false })
+		},
+		"I/O is always said to go on": func(f *Fake, b *broken) {
+			b.states = seen(f, func(s *cache.State) { s.GoesOn = true })
+		},
 	},
 	"a hold over a failing origin is an error": {
 		"Hold succeeds over a failing origin": func(f *Fake, b *broken) {

@@ -48,7 +48,7 @@ func (e *Engine) States(ctx context.Context, prefix string) (map[string]cache.St
 func (r plan) state(name string, status control.Status, err error) cache.State {
 	s := cache.State{
 		Path: devmapper.Node(front(name)), Origin: r.Origin, Bytes: r.Bytes, Options: r.Options, Held: r.Holding,
-		Unserved: unserved(status, err),
+		GoesOn: r.Holding, Unserved: unserved(status, err),
 	}
 	if r.damage != "" {
 		s.Unserved = r.damage + "; if that stays so, reboot this host"
