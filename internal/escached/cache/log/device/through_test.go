@@ -1,0 +1,167 @@
+package device
+
+import (
+	"encoding/binary"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/escache/escache-csi/internal/escached/cache/log/record"
+	"github.com/escache/escache-csi/internal/escached/cache/log/ring"
+)
+
+// slowOrigin is an image whose writes wait for the test.
+type slowOrigin struct {
+	*image
+
+	begun chan struct{}
+	goOn  chan struct{}
+}
+
+func (s *slowOrigin) WriteAt(p []byte, at int64) (int, error) {
+	s.begun <- struct{}{}
+	<-s.goOn
+	return s.image.WriteAt(p, at)
+}
+
+func openSlowOrigin(t *testing.T) (*Device, *slowOrigin) {
+	t.Helper()
+	_, disk, origin := start(t)
+	slow := &slowOrigin{image: origin, begun: make(chan struct{}), goOn: make(chan struct{})}
+	return open(t, disk, slow), slow
+}
+
+// dirty fails unless the device says that so much is dirty, or that something is.
+func dirty(t *testing.T, d *Device, when string, want bool) {
+	t.Helper()
+	if s := d.State(); (s.Dirty > 0) != want || !want && s.Bringing > 0 {
+		t.Errorf("%s: %d blocks are dirty, and %d on their way", when, s.Dirty, s.Bringing)
+	}
+}
+
+// A writer has no answer before the image has its write: then nothing is lost with the cache.
+func TestWritingThroughWhatHasNoAnswerYetIsNotDirty(t *testing.T) {
+	d, origin := openSlowOrigin(t)
+	d.WriteThrough(true)
+	dirty(t, d, "nothing was written", false)
+	var written sync.WaitGroup
+	write := func(at uint64) {
+		written.Go(func() {
+			if err := d.Write(at, block(byte(at))); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	write(1)
+	<-origin.begun
+	dirty(t, d, "a write is on its way to the image", false)
+	write(3)
+	waitUntil(t, func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return d.written == 2
+	})
+	dirty(t, d, "and another one waits", false)
+	d.WriteThrough(true) // again
+	dirty(t, d, "it was told so a second time", false)
+	d.WriteThrough(false)
+	dirty(t, d, "it does not write through any more", true)
+	d.WriteThrough(true)
+	dirty(t, d, "what was written meanwhile may be answered already", true)
+	origin.goOn <- struct{}{}
+	<-origin.begun
+	origin.goOn <- struct{}{}
+	written.Wait()
+	dirty(t, d, "the image has it", false)
+}
+
+func TestWritingThroughWhatWasAnsweredBeforeIsDirtyUntilTheImageHasIt(t *testing.T) {
+	for name, before := range map[string]func(d *Device) error{
+		"in the log":    func(d *Device) error { return d.Flush() },
+		"in the memory": func(*Device) error { return nil },
+	} {
+		d, origin := openSlowOrigin(t)
+		must(t, d.Write(1, block(1)))
+		must(t, before(d))
+		d.WriteThrough(true)
+		dirty(t, d, name, true)
+		written := make(chan error)
+		go func() { written <- d.Write(3, block(3)) }()
+		for range 2 { // blocks 1 and 3
+			<-origin.begun
+			dirty(t, d, name+", and on its way", true)
+			origin.goOn <- struct{}{}
+		}
+		must(t, <-written)
+		dirty(t, d, name+", and the image has it", false)
+	}
+}
+
+// Another process has the device: it does not know what was answered.
+func TestWritingThroughWhatAProcessFindsIsDirty(t *testing.T) {
+	d, disk, origin := start(t)
+	must(t, d.Write(1, block(1)))
+	must(t, d.Flush())
+	d = open(t, disk, origin)
+	d.WriteThrough(true)
+	dirty(t, d, "found in the log", true)
+	must(t, d.Write(3, block(3)))
+	dirty(t, d, "written back with a write", false)
+}
+
+// TestNothingAnsweredIsSaidToBeClean has writers, and somebody who changes the mode and looks: whenever he is told that nothing is dirty, the image
+// has everything that was answered before he asked.
+func TestNothingAnsweredIsSaidToBeClean(t *testing.T) {
+	d, _, origin := start(t)
+	var (
+		stop     atomic.Bool
+		writers  sync.WaitGroup
+		answered [8]atomic.Uint64
+	)
+	for i := range answered {
+		writers.Go(func() {
+			p := ring.AlignedBytes(record.BlockBytes)
+			for n := uint64(1); !stop.Load(); n++ {
+				binary.LittleEndian.PutUint64(p, n)
+				if err := d.Write(uint64(2*i), p); err != nil {
+					t.Error(err)
+					return
+				}
+				answered[i].Store(n)
+			}
+		})
+	}
+	clean, through := 0, false
+	for begun := time.Now(); time.Since(begun) < 2*time.Second; {
+		through = !through
+		d.WriteThrough(through)
+		for range 50 {
+			var before [len(answered)]uint64
+			for i := range answered {
+				before[i] = answered[i].Load()
+			}
+			if s := d.State(); s.Dirty > 0 || s.Bringing > 0 {
+				time.Sleep(100 * time.Microsecond)
+				continue
+			}
+			clean++
+			for i, want := range before {
+				if got := origin.number(2 * i); got < want {
+					t.Fatalf("clean, and block %d of the image has %d; %d was answered", 2*i, got, want)
+				}
+			}
+		}
+	}
+	stop.Store(true)
+	writers.Wait()
+	if clean == 0 {
+		t.Error("it was never clean, although it wrote through")
+	}
+}
+
+func (i *image) number(block int) uint64 {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return binary.LittleEndian.Uint64(i.bytes[block*record.BlockBytes:])
+}
