@@ -51,6 +51,8 @@ type Device struct {
 	failure  error  // of the log: nothing is acknowledged any more
 	wanted   uint64 // writes that somebody has asked to be stable
 	through  bool   // a write is acknowledged when the origin has it
+	owed     uint64 // writes up to this one may have been acknowledged before
+	owedIn   uint64 // the record with the last of them, once they are stable
 	strict   bool   // the origin gets whole intervals, in order
 	held     bool   // the origin gets nothing, until Resume or a time of memory.Now
 	until    time.Duration
@@ -210,6 +212,9 @@ func (d *Device) commit() {
 		d.together = 0
 	}
 	d.newest = max(d.newest, sequence)
+	if d.stable < d.owed {
+		d.owedIn = d.newest
+	}
 	d.stable = d.sealed
 	batch.Reset()
 	d.flying, d.spare = nil, batch

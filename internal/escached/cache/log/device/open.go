@@ -30,7 +30,6 @@ func Open(disk ring.Disk, origin Origin, m *memory.Memory) (*Device, []ring.Loss
 	}
 	d := newDevice(log, origin, newer, older)
 	d.memory = m
-	d.through = m.Through()
 	if !older.Empty() {
 		// The log may have it already, as its newest record. Then it gets it again: nothing came in between.
 		d.flying, d.spare = older, nil
@@ -39,6 +38,7 @@ func Open(disk ring.Disk, origin Origin, m *memory.Memory) (*Device, []ring.Loss
 	if !newer.Empty() {
 		d.written++
 	}
+	d.WriteThrough(m.Through()) // what it has found may have been acknowledged before
 	if until := m.Held(); until != 0 {
 		d.mu.Lock()
 		defer d.mu.Unlock()

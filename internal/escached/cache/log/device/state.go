@@ -18,9 +18,10 @@ type readCounters struct{ blocks, misses atomic.Uint64 }
 type State struct {
 	// Log is that of the log, which does not know of what is not in it yet.
 	Log ring.State
-	// Dirty is what the origin lacks, with what was answered and is not in the log yet. A block that is in both counts twice.
+	// Dirty is what the origin lacks, with what was answered and is not in the log yet. A block that is in both counts twice. It is 0 while the
+	// device writes through and the origin has everything that was answered before: what has no answer yet does not count.
 	Dirty uint64
-	// Bringing is on its way to the origin, or is there and would be dirty after a power loss, and Brought is what it has got since the
+	// Bringing is on its way to the origin and counts, or is there and would be dirty after a power loss. Brought is what it has got since the
 	// device was opened.
 	Bringing, Brought uint64
 	// Reads are blocks that were read, and Hits those of them that did not come from the origin.
@@ -47,11 +48,15 @@ func (d *Device) State() State {
 		Failure:      d.failure, Refused: d.refused, Held: d.held, Through: d.through, Strict: d.strict,
 	}
 	s.Hits = s.Reads - min(s.Reads, d.reads.misses.Load())
+	if d.settled(s.Log) {
+		s.Bringing = 0
+		return s
+	}
 	s.Dirty = s.Log.Dirty + d.pending.Blocks()
 	if d.flying != nil {
 		s.Dirty += d.flying.Blocks()
 	}
-	if s.Dirty == 0 && !s.Log.Noted {
+	if s.Dirty == 0 && s.Log.Noted != s.Log.Tail {
 		s.Bringing = max(s.Bringing, 1) // the image has it, and the disk does not say so yet
 	}
 	return s

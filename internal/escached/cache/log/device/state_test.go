@@ -41,7 +41,7 @@ func TestTheStateTellsOfReadsRecordsAndWriteBack(t *testing.T) {
 		t.Errorf("before write-back %+v", s.Log)
 	}
 	must(t, d.WriteBack(t.Context()))
-	if s = d.State(); s.Log.Live != 0 || s.Log.Used != 0 || !s.Log.Noted || s.Brought != 3 || s.Bringing != 0 || s.Dirty != 0 {
+	if s = d.State(); s.Log.Live != 0 || s.Log.Used != 0 || s.Log.Noted != s.Log.Tail || s.Brought != 3 || s.Bringing != 0 || s.Dirty != 0 {
 		t.Errorf("after write-back %+v", s)
 	}
 	must(t, d.Release())

@@ -264,7 +264,16 @@ func (d *Device) WriteThrough(on bool) {
 	if d.memory != nil {
 		d.memory.SetThrough(on)
 	}
+	if on && !d.through {
+		d.owed, d.owedIn = d.written, d.newest
+	}
 	d.through = on
+}
+
+// settled reports whether the origin has everything that was acknowledged, because the device writes through. It is so too if the host loses
+// its power now. The caller holds mu.
+func (d *Device) settled(log ring.State) bool {
+	return d.through && d.stable >= d.owed && log.Noted > d.owedIn
 }
 
 // StrictOrder says whether write-back keeps the order of intervals. If so, the origin gets what was written in one of them as a whole, and

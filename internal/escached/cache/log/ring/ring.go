@@ -116,7 +116,9 @@ func (l *Log) Append(b *Batch) (uint64, error) {
 	l.counted.Records++
 	l.counted.Blocks += uint64(b.used)
 	l.head = record.Place{Block: end, Sequence: at.Sequence + 1}
-	l.noted = h.Tail
+	if h.Tail.Sequence > l.noted.Sequence { // NoteTail may have come in between
+		l.noted = h.Tail
+	}
 	l.count(h)
 	return at.Sequence, nil
 }
@@ -182,8 +184,8 @@ type State struct {
 	Used  uint64 // of the ring, also by what was overwritten since
 	Live  uint64 // of what is used: after the tail. The rest is free after Release
 	Ring  uint64
-	// Noted is whether recovery would find the tail where it is.
-	Noted bool
+	// Tail is the oldest record that the origin may lack, and Noted the one that recovery would take for that.
+	Tail, Noted uint64
 	// IndexBytes is the memory of the index.
 	IndexBytes int64
 	// Sequence is the newest record.
@@ -203,7 +205,7 @@ func (l *Log) State() State {
 	defer l.mu.Unlock()
 	return State{
 		Dirty: l.index.Dirty(), Used: l.head.Block - l.super.Start.Block, Ring: l.ring,
-		Live: l.head.Block - l.tail.Block, Noted: l.noted == l.tail, IndexBytes: int64(l.index.Bytes()),
+		Live: l.head.Block - l.tail.Block, Tail: l.tail.Sequence, Noted: l.noted.Sequence, IndexBytes: int64(l.index.Bytes()),
 		Sequence: l.head.Sequence - 1, Generation: l.super.Generation, Counters: l.counted,
 	}
 }
