@@ -2,11 +2,14 @@ package device
 
 import (
 	"encoding/binary"
+	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/escache/escache-csi/internal/escached/cache/log/logtest"
 	"github.com/escache/escache-csi/internal/escached/cache/log/record"
 	"github.com/escache/escache-csi/internal/escached/cache/log/ring"
 )
@@ -25,11 +28,11 @@ func (s *slowOrigin) WriteAt(p []byte, at int64) (int, error) {
 	return s.image.WriteAt(p, at)
 }
 
-func openSlowOrigin(t *testing.T) (*Device, *slowOrigin) {
+func openSlowOrigin(t *testing.T) (*Device, *logtest.Disk, *slowOrigin) {
 	t.Helper()
 	_, disk, origin := start(t)
 	slow := &slowOrigin{image: origin, begun: make(chan struct{}), goOn: make(chan struct{})}
-	return open(t, disk, slow), slow
+	return open(t, disk, slow), disk, slow
 }
 
 // dirty fails unless the device says that so much is dirty, or that something is.
@@ -42,7 +45,7 @@ func dirty(t *testing.T, d *Device, when string, want bool) {
 
 // A writer has no answer before the image has its write: then nothing is lost with the cache.
 func TestWritingThroughWhatHasNoAnswerYetIsNotDirty(t *testing.T) {
-	d, origin := openSlowOrigin(t)
+	d, _, origin := openSlowOrigin(t)
 	d.WriteThrough(true)
 	dirty(t, d, "nothing was written", false)
 	var written sync.WaitGroup
@@ -81,7 +84,7 @@ func TestWritingThroughWhatWasAnsweredBeforeIsDirtyUntilTheImageHasIt(t *testing
 		"in the log":    func(d *Device) error { return d.Flush() },
 		"in the memory": func(*Device) error { return nil },
 	} {
-		d, origin := openSlowOrigin(t)
+		d, _, origin := openSlowOrigin(t)
 		must(t, d.Write(1, block(1)))
 		must(t, before(d))
 		d.WriteThrough(true)
@@ -96,6 +99,62 @@ func TestWritingThroughWhatWasAnsweredBeforeIsDirtyUntilTheImageHasIt(t *testing
 		must(t, <-written)
 		dirty(t, d, name+", and the image has it", false)
 	}
+}
+
+// The record of such a volume may say that everything is in Ceph. Then its replicas are dropped, or the image is used without them.
+func TestWritingThroughNothingIsDirtyOnTheDisk(t *testing.T) {
+	d, disk, origin := openSlowOrigin(t)
+	found := func(when string, dirty uint64) {
+		t.Helper()
+		if n := dirtyOn(t, disk); n != dirty {
+			t.Errorf("%s: %d blocks are dirty on the disk, want %d", when, n, dirty)
+		}
+	}
+	written := make(chan error)
+	write := func(at uint64) { written <- d.Write(at, block(byte(at))) }
+	must(t, errors.Join(d.Write(1, block(1)), d.Flush()))
+	d.WriteThrough(true)
+	go write(3)
+	<-origin.begun
+	found("what was answered before is on its way, and a write", 2)
+	for range 2 {
+		origin.goOn <- struct{}{}
+		if read(t, d, 3) != 3 {
+			t.Error("a write under way cannot be read")
+		}
+		select {
+		case <-origin.begun:
+		case err := <-written:
+			must(t, err)
+		}
+	}
+	found("the image has both", 0)
+
+	go write(5)
+	<-origin.begun
+	found("a write is on its way", 0)
+	other := &logtest.Disk{Stable: slices.Clone(disk.Stable)}
+	another := open(t, other, origin.image) // on another host, after the loss of this one
+	if read(t, another, 5) != 0 || dirtyOn(t, other) != 0 {
+		t.Errorf("block 5, whose writer has no answer, has %d", read(t, another, 5))
+	}
+	must(t, errors.Join(another.Write(5, block(7)), another.Flush()))
+	if read(t, open(t, other, origin.image), 5) != 7 || dirtyOn(t, other) != 1 {
+		t.Error("what the other host writes is lost")
+	}
+
+	d.WriteThrough(false)
+	flushed := make(chan error)
+	go func() { flushed <- errors.Join(d.Write(7, block(7)), d.Flush()) }()
+	waitUntil(t, func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return d.written == 4
+	})
+	found("it does not write through any more", 0)
+	origin.goOn <- struct{}{}
+	must(t, errors.Join(<-written, <-flushed))
+	found("it writes back", 1)
 }
 
 // Another process has the device: it does not know what was answered.
