@@ -196,6 +196,9 @@ func (d *Device) commit() {
 		if d.wanted > d.stable {
 			d.flying.EndInterval()
 		}
+		if d.through && d.stable >= d.owed {
+			d.flying.Unanswered()
+		}
 	}
 	batch := d.flying
 	d.writing = true
@@ -233,7 +236,7 @@ func (d *Device) append(batch *ring.Batch) (uint64, error) {
 				continue
 			}
 		}
-		if err == nil && d.writesThrough() {
+		if err == nil && (batch.IsUnanswered() || d.writesThrough()) {
 			err = d.settle(sequence)
 		}
 		return sequence, err

@@ -94,6 +94,9 @@ func victim(dir string, random *rand.Rand, serial uint32) error {
 			return err
 		default:
 		}
+		if random.IntN(20) == 0 {
+			d.WriteThrough(random.IntN(3) == 0)
+		}
 		serial++
 		start := random.IntN(volumeBlocks)
 		n := 1 + random.IntN(min(3, volumeBlocks-start))

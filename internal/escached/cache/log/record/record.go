@@ -28,7 +28,9 @@ const (
 	extentsAt   = 96
 	extentBytes = 16
 
-	endsInterval = 1 // a flag
+	// Flags.
+	endsInterval = 1
+	unanswered   = 2
 )
 
 var (
@@ -92,6 +94,9 @@ type Header struct {
 	Tail Place
 	// EndsInterval says that the volume after this record is one that its user asked to be stable.
 	EndsInterval bool
+	// Unanswered says that nobody has an answer to what is in the record before the origin has it, and that the
+	// origin has all records before it. If it is the last one, it is as if it had never been complete.
+	Unanswered bool
 
 	Extents []Extent
 
@@ -127,9 +132,7 @@ func (h Header) Encode(p []byte) error {
 	binary.LittleEndian.PutUint64(b[48:], h.Place.Sequence)
 	binary.LittleEndian.PutUint64(b[56:], h.Tail.Block)
 	binary.LittleEndian.PutUint64(b[64:], h.Tail.Sequence)
-	if h.EndsInterval {
-		binary.LittleEndian.PutUint32(b[flagsAt:], endsInterval)
-	}
+	binary.LittleEndian.PutUint32(b[flagsAt:], h.flags())
 	for i, e := range h.Extents {
 		if !e.Valid() {
 			return fmt.Errorf("%s of kind %d cannot be in a record", e, e.Kind)
@@ -143,6 +146,16 @@ func (h Header) Encode(p []byte) error {
 	}
 	seal(b)
 	return nil
+}
+
+func (h Header) flags() (flags uint32) {
+	if h.EndsInterval {
+		flags |= endsInterval
+	}
+	if h.Unanswered {
+		flags |= unanswered
+	}
+	return flags
 }
 
 // Valid reports whether a record can have the extent.
@@ -164,7 +177,8 @@ func DecodeHeader(b []byte, volume Volume) (Header, error) {
 	h.Generation = binary.LittleEndian.Uint64(b[32:])
 	h.Place = Place{binary.LittleEndian.Uint64(b[40:]), binary.LittleEndian.Uint64(b[48:])}
 	h.Tail = Place{binary.LittleEndian.Uint64(b[56:]), binary.LittleEndian.Uint64(b[64:])}
-	h.EndsInterval = binary.LittleEndian.Uint32(b[flagsAt:])&endsInterval != 0
+	flags := binary.LittleEndian.Uint32(b[flagsAt:])
+	h.EndsInterval, h.Unanswered = flags&endsInterval != 0, flags&unanswered != 0
 	for i := range int(count) {
 		at := b[extentsAt+i*extentBytes:]
 		word := binary.LittleEndian.Uint64(at)

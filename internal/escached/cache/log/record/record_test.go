@@ -18,7 +18,8 @@ func whole(t *testing.T, h Header) []byte {
 
 var sample = Header{
 	Volume: Volume{1, 2}, Generation: 3, Place: Place{Block: 40, Sequence: 5}, Tail: Place{Block: 30, Sequence: 4}, EndsInterval: true,
-	Extents: []Extent{{0, 1, Data}, {1 << 31, 1<<31 - 1, Trim}, {7, 2, Zero}, {MaxVolumeBlock - 2, 2, Data}},
+	Unanswered: true,
+	Extents:    []Extent{{0, 1, Data}, {1 << 31, 1<<31 - 1, Trim}, {7, 2, Zero}, {MaxVolumeBlock - 2, 2, Data}},
 }
 
 func TestAHeaderComesBack(t *testing.T) {
@@ -27,12 +28,23 @@ func TestAHeaderComesBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if h.Volume != sample.Volume || h.Generation != 3 || h.Place != sample.Place || h.Tail != sample.Tail || !h.EndsInterval ||
+	if h.Volume != sample.Volume || h.Generation != 3 || h.Place != sample.Place || h.Tail != sample.Tail || !h.EndsInterval || !h.Unanswered ||
 		!slices.Equal(h.Extents, sample.Extents) {
 		t.Errorf("got %+v", h)
 	}
 	if bad := h.Damaged(p[BlockBytes:]); bad != nil {
 		t.Errorf("extents %v are damaged", bad)
+	}
+}
+
+func TestEachFlagIsItsOwn(t *testing.T) {
+	for flags := range 4 {
+		h := sample
+		h.EndsInterval, h.Unanswered = flags&1 != 0, flags&2 != 0
+		got, err := DecodeHeader(whole(t, h), h.Volume)
+		if err != nil || got.EndsInterval != h.EndsInterval || got.Unanswered != h.Unanswered {
+			t.Errorf("flags %b: got %+v, %v", flags, got, err)
+		}
 	}
 }
 

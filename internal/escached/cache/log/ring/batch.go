@@ -37,6 +37,8 @@ type Batch struct {
 	used    int    // blocks of the buffer
 	extents []record.Extent
 	ends    bool
+	// unanswered says that nobody has an answer to what is in the batch before the origin has it.
+	unanswered bool
 }
 
 // NewBatch returns an empty batch for records of this log, with memory of its own.
@@ -116,12 +118,19 @@ func (b *Batch) Blocks() uint64 {
 
 // Reset empties the batch.
 func (b *Batch) Reset() {
-	b.used, b.extents, b.ends = 1, b.extents[:0], false
+	b.used, b.extents, b.ends, b.unanswered = 1, b.extents[:0], false, false
 	b.publish()
 }
 
 // EndInterval says that the volume after this batch is one that its user asked to be stable.
 func (b *Batch) EndInterval() { b.ends = true }
+
+// Unanswered says that whoever wrote to this batch gets no answer before the origin has it. Then it must be there before the next
+// Append.
+func (b *Batch) Unanswered() { b.unanswered = true }
+
+// IsUnanswered reports whether somebody has said so.
+func (b *Batch) IsUnanswered() bool { return b.unanswered }
 
 // HasRoom reports whether so many blocks can be written with one Write.
 func (b *Batch) HasRoom(blocks int) bool {

@@ -29,7 +29,8 @@ func (l Loss) String() string {
 // Inspect finds a log and everything in it, and changes nothing. The log can be read, and not be
 // appended to. Losses do not make it fail: the caller decides.
 //
-// The last record has no witness: if it decays, it looks as if it had never been complete.
+// The last record has no witness: if it decays, it looks as if it had never been complete. If it was written through, and nobody
+// has an answer to it, it is taken for that: the image may have it, or a part of it, and is what counts.
 func Inspect(disk Disk) (*Log, []Loss, error) {
 	super, err := readSuper(disk)
 	if err != nil {
@@ -42,6 +43,9 @@ func Inspect(disk Disk) (*Log, []Loss, error) {
 	losses, err := l.replay()
 	if err != nil {
 		return nil, nil, err
+	}
+	if l.unanswered {
+		l.tail = l.head // it is all that is dirty
 	}
 	l.forgetDead()
 	return l, losses, nil
@@ -220,6 +224,7 @@ func (l *Log) accept(h record.Header, lost []int) {
 	l.apply(&l.index, h, lost)
 	l.head = after(h)
 	l.count(h)
+	l.unanswered = h.Unanswered && h.Tail.Sequence == h.Place.Sequence
 	if h.Tail.Sequence > l.tail.Sequence {
 		l.tail = h.Tail
 	}

@@ -46,6 +46,9 @@ type Log struct {
 
 	counted Counters
 
+	// unanswered is true after recovery if the last record is one that nobody has an answer to.
+	unanswered bool
+
 	// interval is the length of the records after the last one that ends an interval, in blocks.
 	interval uint64
 
@@ -99,6 +102,7 @@ func (l *Log) Append(b *Batch) (uint64, error) {
 	h := record.Header{Volume: l.volume, Generation: l.super.Generation, Place: at, Tail: l.tail, Extents: b.extents}
 	// A user who never asks for anything to be stable has a state of the volume, too: the log must not fill up with one interval.
 	h.EndsInterval = b.ends || l.interval+uint64(b.used) > l.ring/4
+	h.Unanswered = b.unanswered && l.tail.Sequence == at.Sequence
 	l.mu.Unlock()
 	if full {
 		return 0, ErrFull

@@ -59,6 +59,58 @@ func TestABatchTakesNoMoreThanARecordHolds(t *testing.T) {
 	}
 }
 
+// Only the last record can be one without an answer, and only if the origin has all before it.
+func TestRecoveryForgetsTheLastRecordIfNobodyHasAnAnswerToIt(t *testing.T) {
+	for name, test := range map[string]struct {
+		before func(l *Log)
+		after  bool
+		dirty  uint64
+	}{
+		"nothing else is dirty":       {before: func(*Log) {}},
+		"something before it is":      {before: func(l *Log) { appendZero(t, l, 2, false) }, dirty: 2},
+		"the origin has what was":     {before: func(l *Log) { appendZero(t, l, 2, false); bring(t, l) }},
+		"one without an answer too":   {before: func(l *Log) { appendZero(t, l, 2, true); bring(t, l) }},
+		"it is not the last any more": {before: func(*Log) {}, after: true, dirty: 1},
+	} {
+		d, l := filled(t)
+		test.before(l)
+		appendZero(t, l, 4, true)
+		if test.after {
+			bring(t, l)
+			appendZero(t, l, 6, false)
+		}
+		last := l.State().Sequence
+		for range 2 { // the second time there is nothing to forget
+			again := open(t, d)
+			if got := again.State(); got.Dirty != test.dirty || got.Sequence != last || test.dirty == 0 && got.Live != 0 {
+				t.Errorf("%s: after recovery %+v", name, got)
+			}
+		}
+	}
+}
+
+func appendZero(t *testing.T, l *Log, block uint64, unanswered bool) {
+	t.Helper()
+	b := l.NewBatch()
+	b.Zero(block, 1, false)
+	if unanswered {
+		b.Unanswered()
+	}
+	if _, err := l.Append(b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// bring says that the origin has everything.
+func bring(t *testing.T, l *Log) {
+	t.Helper()
+	w, err := l.Oldest(100, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Done(w)
+}
+
 // What the origin has is not dirty after a power loss, if one record was written since.
 func TestRecoveryKnowsWhatTheOriginHas(t *testing.T) {
 	d, l := filled(t, 0, 2, 4, 6)
