@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"math"
 	"slices"
 	"testing"
@@ -216,6 +217,23 @@ func TestAProcessThatDiesDuringStopKeepsItsDevice(t *testing.T) {
 	w.log.StopErr = nil
 	if err := e.Stop(t.Context(), escache.StopRequest{VolumeRef: ref}); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestAModeIsSetAlsoIfAnInterruptedChangeHasLeftIt: what completes that change sets another mode.
+func TestAModeIsSetAlsoIfAnInterruptedChangeHasLeftIt(t *testing.T) {
+	w := withLog(t)
+	w.log.Resumed = func(s *cache.State) { s.Options.Mode = cache.Writethrough }
+	e := w.engine()
+	if err := errors.Join(putLog(e, t), connectLog(e, t, 3)); err != nil {
+		t.Fatal(err)
+	}
+	w.log.Alter(volume.NameOf(ref), func(s *cache.State) { s.Held = true })
+	if err := e.SetMode(t.Context(), escache.ModeRequest{VolumeRef: ref, Mode: escache.ModeWriteback}); err != nil {
+		t.Fatal(err)
+	}
+	if s := statusOf(e, t); s.Mode != escache.ModeWriteback {
+		t.Errorf("it is in mode %s", s.Mode)
 	}
 }
 

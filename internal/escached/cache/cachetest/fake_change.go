@@ -154,6 +154,7 @@ func (f *Fake) Resume(_ context.Context, name string) error {
 		if err := f.change("resume " + name); err != nil {
 			return err
 		}
+		f.Resumed(&c.state)
 		f.goOn(c)
 	}
 	return f.complete(name, c)

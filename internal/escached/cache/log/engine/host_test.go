@@ -16,6 +16,7 @@ import (
 
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/cache/cachetest"
+	"github.com/escache/escache-csi/internal/escached/cache/log/control"
 	"github.com/escache/escache-csi/internal/escached/cache/log/nbd/kernel"
 	"github.com/escache/escache-csi/internal/escached/cache/log/process"
 	"github.com/escache/escache-csi/internal/escached/devmapper"
@@ -38,7 +39,11 @@ type host struct {
 	processes map[string]*fakeProcess
 	nbd       map[string]kernel.Found // by backend
 	noKernel  bool
-	said      map[string]string // last words
+	said      map[string]string          // last words
+	saved     map[string]control.Options // what a process leaves for the next one of the same device
+	// beforeSet and afterSet are called in a process, before it applies options and before it answers.
+	beforeSet func()
+	afterSet  func(p *fakeProcess)
 
 	starts int
 	steps  []string
@@ -69,6 +74,7 @@ func newHost(t *testing.T) *host {
 	h := &host{
 		t: t, dir: dir, disk: make([]byte, diskBytes), origin: map[int64][]byte{}, size: 1 << 20,
 		fronts: map[string]*dmDevice{}, processes: map[string]*fakeProcess{}, nbd: map[string]kernel.Found{}, said: map[string]string{},
+		saved: map[string]control.Options{}, beforeSet: func() {}, afterSet: func(*fakeProcess) {},
 	}
 	t.Cleanup(func() {
 		for _, p := range maps.Clone(h.processes) {
@@ -77,6 +83,19 @@ func newHost(t *testing.T) *host {
 		os.RemoveAll(dir)
 	})
 	return h
+}
+
+func (h *host) setting() (before func(), after func(p *fakeProcess)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.beforeSet, h.afterSet
+}
+
+func (h *host) connected(backend string) (kernel.Found, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	found, there := h.nbd[backend]
+	return found, there
 }
 
 func (h *host) Engine() cache.Engine { return h.engine() }

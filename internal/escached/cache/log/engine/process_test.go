@@ -65,7 +65,12 @@ func serve(h *host, flags map[string]string) (*fakeProcess, error) {
 		return nil, errors.Join(err, p.memory.Close())
 	}
 	p.device = opened
-	p.device.WriteThrough(p.options.Mode == cache.Writethrough)
+	if _, goesOn := h.connected(process.Backend(flags["--name"])); goesOn {
+		p.options = h.saved[flags["--name"]]
+	}
+	if err := p.apply(p.options); err != nil {
+		return nil, err
+	}
 	listener, err := unixsocket.Listen(flags["--socket"], unixsocket.Modes{Directory: 0o700, Socket: 0o600})
 	if err != nil {
 		return nil, err
@@ -99,7 +104,7 @@ func (p *fakeProcess) Status() control.Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return control.Status{
-		Name: p.flags["--name"], Device: kernel.Path(nbdIndex), Origin: originIs, Bytes: p.bytes, Options: p.options.WithDefaults(),
+		Name: p.flags["--name"], Device: kernel.Path(nbdIndex), Origin: originIs, Bytes: p.bytes, Options: p.options,
 		Dirty: int64(s.Dirty) * cache.BlockBytes, Free: int64(s.Log.Ring-s.Log.Live) * cache.BlockBytes, Failed: s.Refused != nil, Held: s.Held,
 		Broken: p.broken, Log: control.Log{Bytes: int64(s.Log.Ring) * cache.BlockBytes},
 	}
@@ -121,15 +126,27 @@ func (p *fakeProcess) Retry() error                        { p.device.Retry(); r
 func (p *fakeProcess) SetMode(m cache.Mode) error { return p.SetOptions(control.Options{Mode: m}) }
 
 func (p *fakeProcess) SetOptions(o control.Options) error {
+	before, after := p.h.setting()
+	before()
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	if o.Mode == "" {
 		o.Mode = p.options.Mode
 	}
 	if o.Order == "" {
 		o.Order = p.options.Order
 	}
+	err := p.apply(o)
+	p.mu.Unlock()
+	after(p)
+	return err
+}
+
+// apply puts options into effect, and saves them for the next process.
+func (p *fakeProcess) apply(o control.Options) error {
 	p.options = o
+	p.h.mu.Lock()
+	p.h.saved[p.flags["--name"]] = o
+	p.h.mu.Unlock()
 	p.device.WriteThrough(o.Mode == cache.Writethrough)
 	return nil
 }
