@@ -52,7 +52,7 @@ type State struct {
 	Origin string
 	// Bytes is the size of the device.
 	Bytes int64
-	// Options are those in effect; Mode is never empty.
+	// Options are those in effect, whatever was asked for; Mode is never empty. Without Known they are the last that are known.
 	Options Options
 	// Open is how many users have the device open.
 	Open int
@@ -71,7 +71,7 @@ type State struct {
 	// Held is true during a hold, and after a change that was interrupted. I/O may stand still.
 	// Resume ends both.
 	Held bool
-	// GoesOn is true during a hold in which I/O goes on: the origin lacks what was written since it began.
+	// GoesOn is true while Held is, if I/O goes on during a hold: the origin lacks what was written since it began.
 	GoesOn bool
 	// Unserved says why nothing serves the device now, in words; empty if something does. I/O waits,
 	// without an error, until Revive or Resume. Known is false meanwhile.

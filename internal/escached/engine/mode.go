@@ -13,7 +13,7 @@ import (
 func (e *Engine) SetMode(ctx context.Context, req escache.ModeRequest) error {
 	mode := cache.Mode(req.Mode)
 	return e.Change(ctx, req.VolumeRef, "mode", func(ctx context.Context, v volume.Volume, dev cache.State) error {
-		if dev.Options.Mode == mode {
+		if dev.Options.Mode == mode && !dev.Held { // what completed an interrupted change may have set another one
 			return nil
 		}
 		crashpoint.Reach("mode/begin")

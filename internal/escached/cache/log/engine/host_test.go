@@ -41,9 +41,9 @@ type host struct {
 	noKernel  bool
 	said      map[string]string          // last words
 	saved     map[string]control.Options // what a process leaves for the next one of the same device
-	// beforeSet and afterSet are called in a process, before it applies options and before it answers.
-	beforeSet func()
-	afterSet  func(p *fakeProcess)
+	beforeSet func()                     // see onSet
+
+	afterSet func(p *fakeProcess)
 
 	starts int
 	steps  []string
@@ -83,6 +83,13 @@ func newHost(t *testing.T) *host {
 		os.RemoveAll(dir)
 	})
 	return h
+}
+
+// onSet sets what processes do before they apply options, and before they answer.
+func (h *host) onSet(before func(), after func(p *fakeProcess)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.beforeSet, h.afterSet = before, after
 }
 
 func (h *host) setting() (before func(), after func(p *fakeProcess)) {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,9 +69,7 @@ func serve(h *host, flags map[string]string) (*fakeProcess, error) {
 	if _, goesOn := h.connected(process.Backend(flags["--name"])); goesOn {
 		p.options = h.saved[flags["--name"]]
 	}
-	if err := p.apply(p.options); err != nil {
-		return nil, err
-	}
+	p.apply(p.options)
 	listener, err := unixsocket.Listen(flags["--socket"], unixsocket.Modes{Directory: 0o700, Socket: 0o600})
 	if err != nil {
 		return nil, err
@@ -123,32 +122,34 @@ func verdict(err error) error {
 func (p *fakeProcess) WriteBack(ctx context.Context) error { return verdict(p.device.WriteBack(ctx)) }
 func (p *fakeProcess) Retry() error                        { p.device.Retry(); return nil }
 
-func (p *fakeProcess) SetMode(m cache.Mode) error { return p.SetOptions(control.Options{Mode: m}) }
+func (p *fakeProcess) SetMode(m cache.Mode) error {
+	return p.set(func(o control.Options) control.Options { o.Mode = m; return o })
+}
 
-func (p *fakeProcess) SetOptions(o control.Options) error {
+func (p *fakeProcess) SetOptions(next control.Options) error {
+	return p.set(func(o control.Options) control.Options {
+		next.Mode, next.Order = cmp.Or(next.Mode, o.Mode), cmp.Or(next.Order, o.Order)
+		return next
+	})
+}
+
+func (p *fakeProcess) set(change func(control.Options) control.Options) error {
 	before, after := p.h.setting()
 	before()
 	p.mu.Lock()
-	if o.Mode == "" {
-		o.Mode = p.options.Mode
-	}
-	if o.Order == "" {
-		o.Order = p.options.Order
-	}
-	err := p.apply(o)
+	p.apply(change(p.options))
 	p.mu.Unlock()
 	after(p)
-	return err
+	return nil
 }
 
 // apply puts options into effect, and saves them for the next process.
-func (p *fakeProcess) apply(o control.Options) error {
+func (p *fakeProcess) apply(o control.Options) {
 	p.options = o
 	p.h.mu.Lock()
 	p.h.saved[p.flags["--name"]] = o
 	p.h.mu.Unlock()
 	p.device.WriteThrough(o.Mode == cache.Writethrough)
-	return nil
 }
 
 func (p *fakeProcess) Resize(n int64) error {

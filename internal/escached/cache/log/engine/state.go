@@ -35,6 +35,7 @@ func (e *Engine) States(ctx context.Context, prefix string) (map[string]cache.St
 			state := p.state(name, status, err)
 			state.Open = d.Open
 			state.Held = state.Held || !exposed || d.Suspended
+			state.GoesOn = state.Held
 			mu.Lock()
 			defer mu.Unlock()
 			out[name] = state
@@ -44,11 +45,12 @@ func (e *Engine) States(ctx context.Context, prefix string) (map[string]cache.St
 	return out, nil
 }
 
-// state is what is in the plan, and what the process says if it answers.
+// state is what is in the plan, and what the process says if it answers. A process that has other options than the plan has not heard of a
+// change yet, or was alone to hear of one that has failed for its caller: it does what it has until Resume.
 func (r plan) state(name string, status control.Status, err error) cache.State {
 	s := cache.State{
 		Path: devmapper.Node(front(name)), Origin: r.Origin, Bytes: r.Bytes, Options: r.Options, Held: r.Holding,
-		GoesOn: r.Holding, Unserved: unserved(status, err),
+		Unserved: unserved(status, err),
 	}
 	if r.damage != "" {
 		s.Unserved = r.damage + "; if that stays so, reboot this host"
@@ -57,6 +59,9 @@ func (r plan) state(name string, status control.Status, err error) cache.State {
 		return s
 	}
 	now := status.State()
+	if !same(status.Options, control.Of(r.Options)) {
+		s.Options, s.Held = now.Options, true
+	}
 	s.Known, s.Dirty, s.Free, s.WritingBack = now.Known, now.Dirty, now.Free, now.WritingBack
 	s.Failed, s.Counters, s.Measures = now.Failed, now.Counters, now.Measures
 	return s

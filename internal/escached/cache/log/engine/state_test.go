@@ -14,16 +14,18 @@ import (
 func TestTheStateHasTheModeInWhichTheProcessWrites(t *testing.T) {
 	for name, interrupt := range map[string]func(h *host, e *Engine){
 		"the process dies before it answers": func(h *host, e *Engine) {
-			h.afterSet = func(p *fakeProcess) { p.die() }
+			died := make(chan struct{})
+			h.onSet(func() {}, func(p *fakeProcess) { p.die(); close(died) })
 			if err := e.SetMode(t.Context(), volume, cache.Writeback); !errors.Is(err, cache.ErrUnserved) {
 				t.Errorf("SetMode: %v", err)
 			}
-			h.afterSet = func(*fakeProcess) {}
+			<-died
+			h.onSet(func() {}, func(*fakeProcess) {})
 			must(t, e.Revive(t.Context(), volume))
 		},
 		"the process does it when nobody waits any more": func(h *host, e *Engine) {
 			late, done := make(chan struct{}), make(chan struct{})
-			h.beforeSet, h.afterSet = func() { <-late }, func(*fakeProcess) { close(done) }
+			h.onSet(func() { <-late }, func(*fakeProcess) { close(done) })
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
 			if err := e.SetMode(ctx, volume, cache.Writeback); !errors.Is(err, cache.ErrUnserved) {
@@ -31,7 +33,7 @@ func TestTheStateHasTheModeInWhichTheProcessWrites(t *testing.T) {
 			}
 			close(late)
 			<-done
-			h.beforeSet, h.afterSet = func() {}, func(*fakeProcess) {}
+			h.onSet(func() {}, func(*fakeProcess) {})
 		},
 		"escached dies before it asks": func(_ *host, e *Engine) {
 			must(t, e.SetMode(t.Context(), volume, cache.Writeback))

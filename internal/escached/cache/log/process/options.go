@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 
+	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/cache/log/control"
 )
@@ -63,5 +64,6 @@ func (p *Process) apply(o control.Options) error {
 	} else {
 		p.back.set(o)
 	}
+	crashpoint.Reach("cache/options-applied")
 	return nil
 }
