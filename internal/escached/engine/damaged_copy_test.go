@@ -43,21 +43,49 @@ func TestADamagedCopyIsNotPromoted(t *testing.T) {
 	if slices.ContainsFunc(w.steps[before:], promoted) {
 		t.Errorf("it was promoted first: %q", w.steps[before:])
 	}
-	status := func() escache.VolumeStatus {
-		s, err := e.Status(t.Context(), &ref)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s.Volumes[0]
-	}
-	if s := status(); s.State != escache.StateError || s.Error == nil || s.Error.Code != escache.CodeCacheCorrupt || s.Epoch != 1 {
+	if s := statusOf(e, t); s.State != escache.StateError || s.Error == nil || s.Error.Code != escache.CodeCacheCorrupt || s.Epoch != 1 {
 		t.Errorf("status %+v, error %+v", s, s.Error)
 	}
 	// The peer comes back and fills this copy.
 	w.setDirty(4096)
-	w.minors[100] = linked(drbd.Connected, drbd.UpToDate)
-	if s := status(); s.State != escache.StateStandby || s.Error != nil {
+	filled := linked(drbd.Connected, drbd.UpToDate)
+	filled.DiskWrittenKiB = 4
+	w.minors[100] = filled
+	if s := statusOf(e, t); s.State != escache.StateStandby || s.Error != nil {
 		t.Errorf("status after a resync %+v, error %+v", s, s.Error)
+	}
+}
+
+// TestADamageThatShowsWhenTheCacheIsMadeIsTold also after it was looked for without a result: it takes time to look
+// for it, so nobody does before something was written to the disk.
+func TestADamageThatShowsWhenTheCacheIsMadeIsTold(t *testing.T) {
+	for _, step := range []string{"assemble", "write header"} {
+		w := withLog(t)
+		e := w.engine()
+		if err := putLog(e, t); err != nil {
+			t.Fatal(err)
+		}
+		w.log.Step = func(what string) error {
+			if strings.HasPrefix(what, step) {
+				return cache.ErrCorrupt
+			}
+			return w.cacheStep(what)
+		}
+		if err := connectLog(e, t, 3); code(err) != escache.CodeCacheCorrupt {
+			t.Fatalf("%s: %v", step, err)
+		}
+		for range 2 {
+			if s := statusOf(e, t); s.State != escache.StateError || s.Error == nil || s.Error.Code != escache.CodeCacheCorrupt {
+				t.Errorf("%s: status %+v, error %+v", step, s, s.Error)
+			}
+		}
+		w.log.Step = w.cacheStep
+		if err := connectLog(e, t, 3); err != nil {
+			t.Fatal(err)
+		}
+		if s := statusOf(e, t); s.State != escache.StateConnected || s.Error != nil {
+			t.Errorf("%s: connected, status %+v, error %+v", step, s, s.Error)
+		}
 	}
 }
 

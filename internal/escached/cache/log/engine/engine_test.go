@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/cache/log/control"
 	"github.com/escache/escache-csi/internal/escached/devmapper"
@@ -282,11 +283,32 @@ func TestALogThatHasLostDataIsNotServed(t *testing.T) {
 	if n, err := e.Dirty(t.Context(), h.Spec().Disk); !errors.Is(err, cache.ErrCorrupt) {
 		t.Errorf("%d bytes are dirty, %v", n, err)
 	}
+	if err := e.Check(t.Context(), h.Spec().Disk, id, true); !errors.Is(err, cache.ErrCorrupt) {
+		t.Errorf("Check, before a promotion that puts the other copy on record as outdated: %v", err)
+	}
 	if _, err := e.Assemble(t.Context(), h.Spec()); !errors.Is(err, cache.ErrCorrupt) {
 		t.Errorf("Assemble: %v", err)
 	}
 	if all, err := e.States(t.Context(), ""); err != nil || len(all) > 0 {
 		t.Errorf("left: %+v, %v", all, err)
+	}
+}
+
+// It is read again when it is opened: a volume must not stay away because its log is long.
+func TestALogThatTakesTooLongToCheckIsOpened(t *testing.T) {
+	h, e := assembled(t)
+	must(t, e.Remove(t.Context(), volume))
+	h.queryErr = &command.TimeoutError{Command: "read the log", After: time.Minute}
+	must(t, e.Check(t.Context(), h.Spec().Disk, id, true))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	h.queryErr = ctx.Err()
+	if err := e.Check(ctx, h.Spec().Disk, id, true); err == nil {
+		t.Error("Check ends with its context, and knows that the log is in order")
+	}
+	h.queryErr = errors.New("input/output error")
+	if err := e.Check(t.Context(), h.Spec().Disk, id, true); err == nil || errors.Is(err, cache.ErrCorrupt) {
+		t.Errorf("a log that cannot be read: %v", err)
 	}
 }
 

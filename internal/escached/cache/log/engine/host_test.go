@@ -39,6 +39,7 @@ type host struct {
 	processes map[string]*fakeProcess
 	nbd       map[string]kernel.Found // by backend
 	noKernel  bool
+	queryErr  error
 	said      map[string]string          // last words
 	saved     map[string]control.Options // what a process leaves for the next one of the same device
 	beforeSet func()                     // see onSet
@@ -242,6 +243,9 @@ func (h *hostDisks) Write(_ context.Context, _, _ string, offset int64, data []b
 func (h *hostDisks) Query(_ context.Context, _, query, _ string, _ time.Duration) ([]byte, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.queryErr != nil {
+		return nil, h.queryErr
+	}
 	var out bytes.Buffer
 	err := Queries()[query](bytes.NewReader(h.disk), &out)
 	return out.Bytes(), err
