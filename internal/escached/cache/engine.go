@@ -36,8 +36,8 @@ type Engine interface {
 
 	// CheckOptions returns an error that names the option if the engine cannot work with o.
 	CheckOptions(o Options) error
-	// Check looks at a disk as Prepare does, and changes nothing: ErrForeign if it belongs to another
-	// image, ErrCorrupt if its cache cannot be used. A disk that Prepare would format is in order.
+	// Check looks at a disk as Prepare and Assemble do, and changes nothing: ErrForeign if it belongs to
+	// another image, ErrCorrupt if its cache cannot be used. A disk that Prepare would format is in order.
 	Check(ctx context.Context, disk Disk, id Identity, usedHere bool) error
 	// Prepare makes a disk ready for Assemble, on the host that may write to it. It formats a disk
 	// that was never used and writes id to it. Any other disk is only checked: ErrForeign if it

@@ -272,19 +272,17 @@ func (e *Engine) mapImage(ctx context.Context, v volume.Volume, req escache.Conn
 	return next, image, nil
 }
 
-// checkCopy looks at header and metadata of the local copy, below DRBD. It remembers a copy that is
-// damaged, for Status.
+// checkCopy looks at the local copy, below DRBD. It remembers a copy that is damaged, for Status.
 func (e *Engine) checkCopy(ctx context.Context, v volume.Volume, imageID string) (err error) {
 	ctx, step := traces.Begin(ctx, "check the copy")
 	defer step.Done(&err)
+	before := e.written(v)
 	err = e.Cache(v).Check(ctx, e.LocalDisk(v), cache.Identity{Pool: v.Pool, Image: v.Image, ImageID: imageID}, v.Formatted)
-	if errors.Is(err, cache.ErrCorrupt) || errors.Is(err, cache.ErrForeign) {
-		err = v.About(fmt.Errorf("on %s: %w", e.Config.Node, err))
-		e.damaged.Store(v.Name(), err)
+	if !isDamage(err) {
+		e.damaged.Delete(v.Name())
 		return err
 	}
-	e.damaged.Delete(v.Name())
-	return err
+	return e.noteDamage(v, err, before)
 }
 
 // assemble makes the device of a promoted replica and returns the link to it.
@@ -294,7 +292,7 @@ func (e *Engine) assemble(ctx context.Context, v volume.Volume, image krbd.Devic
 	spec := cache.Spec{Disk: host.DiskOf(v), Origin: image.Path(), Bytes: image.Bytes, Options: optionsOf(o)}
 	id := cache.Identity{Pool: v.Pool, Image: v.Image, ImageID: image.ImageID}
 	if err := e.Cache(v).Prepare(ctx, spec, id, v.Formatted); err != nil {
-		return "", v.About(fmt.Errorf("on %s: %w", e.Config.Node, err))
+		return "", e.noteDamage(v, err, e.written(v))
 	}
 	crashpoint.Reach("dev_connect/prepared")
 	formatted := v
@@ -306,7 +304,7 @@ func (e *Engine) assemble(ctx context.Context, v volume.Volume, image krbd.Devic
 	crashpoint.Reach("dev_connect/formatted_tagged")
 	path, err := e.Cache(v).Assemble(ctx, spec)
 	if err != nil {
-		return "", v.About(err)
+		return "", e.noteDamage(v, err, e.written(v))
 	}
 	link, err = e.Link(v, path)
 	if err != nil {

@@ -44,7 +44,7 @@ type Engine struct {
 	hostID   atomic.Pointer[string]
 	faults   sync.Map // by name of the LV: the error of its recovery
 	lost     sync.Map // by name of the LV: this host has lost the secret of its link
-	damaged  sync.Map // by name of the LV: what was wrong with the copy at the last connect
+	damaged  sync.Map // by name of the LV: what was wrong with the copy when somebody looked last, a damage
 	erased   sync.Map // by name of the LV: how many bytes of a removed replica are zeroed, int64
 	erasing  sync.Mutex
 }

@@ -151,9 +151,9 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume.Volume, active bool
 	}
 	crashpoint.Reach("start/asked")
 	if err := e.EnsureUp(ctx, v); err != nil {
-		if errors.Is(err, cache.ErrCorrupt) || errors.Is(err, cache.ErrForeign) {
+		if isDamage(err) {
 			// It stays down, and Watch tries again until the arbiter can be told.
-			e.damaged.Store(v.Name(), err)
+			e.damaged.Store(v.Name(), damage{err, unknownWritten})
 			e.log.Error("a copy is damaged", "pool", v.Pool, "image", v.Image, "error", err)
 			return nil
 		}

@@ -241,7 +241,7 @@ func (e *Engine) describeDevice(s *escache.VolumeStatus, r volume.Reading) {
 // describeFault sets the most serious error of the volume. stuck is its command that hangs in the kernel,
 // or nil. If that may still map the image, nobody must take this host for one without a device.
 func (e *Engine) describeFault(s *escache.VolumeStatus, r volume.Reading, stuck *command.StuckError) {
-	damage, damaged := e.damaged.Load(r.Name())
+	damage, damaged := e.damageOf(r.Name())
 	noEngine := e.Caches.Has(r.Engine)
 	switch {
 	case !r.Connected && krbd.MayMap(stuck):
@@ -280,19 +280,12 @@ func (e *Engine) describeFault(s *escache.VolumeStatus, r volume.Reading, stuck 
 				"attached the next time, or repeat PUT %s", r.Peer.Name, escache.PathReplica))
 	}
 	if damaged && !r.Connected && s.Error == nil {
-		p := problem.Of(damage.(error)) //nolint:forcetypeassert // only errors are stored
+		p := problem.Of(damage.err)
 		s.State, s.Error, s.DirtyBytes = escache.StateError, fault(p.Code, p.Detail), nil
 	}
 	if failed, ok := e.faults.Load(r.Name()); ok && s.Error == nil {
 		s.State = escache.StateError
 		s.Error = fault(escache.CodeInternal, fmt.Sprint(failed))
-	}
-}
-
-// lookAgain forgets that a copy was damaged if it is in order now: the peer has filled it since.
-func (e *Engine) lookAgain(ctx context.Context, r volume.Reading) {
-	if _, was := e.damaged.Load(r.Name()); was && r.Up && !r.Connected {
-		_ = e.checkCopy(ctx, r.Volume, r.ImageID)
 	}
 }
 

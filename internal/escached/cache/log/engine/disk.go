@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/cache/log/process"
@@ -114,9 +115,19 @@ func (r readOnly) ReadAt(p []byte, at int64) (int, error) {
 
 func (readOnly) WriteStable([]byte, int64) error { return errors.New("the disk is only read here") }
 
-// Check implements cache.Engine.
+// checkTimeout bounds Check. Whoever opens the log reads it again, and has as long.
+const checkTimeout = time.Minute
+
+// Check implements cache.Engine. It reads the whole log, in a child. A log that is too long for that is in
+// order as far as anybody knows before it is opened.
 func (e *Engine) Check(ctx context.Context, disk cache.Disk, id cache.Identity, usedHere bool) error {
-	_, err := e.judge(ctx, disk, id, usedHere)
+	if format, err := e.judge(ctx, disk, id, usedHere); err != nil || format {
+		return err
+	}
+	_, err := cache.CountDirty(ctx, e.disks, disk, dirtyQuery, checkTimeout)
+	if errors.Is(err, command.ErrTimeout) && ctx.Err() == nil {
+		return nil
+	}
 	return err
 }
 
