@@ -30,6 +30,7 @@ func TestHosts(t *testing.T) {
 		{"a zeroed superblock is refused and nothing is formatted", zeroedSuperblockIsRefused},
 		{"a damaged copy condemns nobody", damagedCopyCondemnsNobody},
 		{"a damaged copy is not copied over a good one", damagedCopyIsNotCopied},
+		{"a damaged record of a log is not copied over a good one", damagedRecordIsNotCopied},
 		{"a cache of another volume is refused", foreignCacheIsRefused},
 		{"a removed replica can be erased whole", removedIsErased},
 		{"a peer without the secret of the link is turned away, and nobody can read it", secretKeepsStrangersOut},
