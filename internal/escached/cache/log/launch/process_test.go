@@ -132,14 +132,59 @@ func TestAProgramThatIsNotThereIsAnErrorAndOneThatEndsIsNoticed(t *testing.T) {
 	}
 }
 
+// Anybody who runs programs on the host can give one these arguments. If it counted, nothing would be started in place of a process that has
+// died, and the volume's I/O would wait.
+func TestAnotherProgramWithTheArgumentsOfAVolumeDoesNotCount(t *testing.T) {
+	l, ctx := newLauncher(t), within(t)
+	other := filepath.Join(t.TempDir(), "other")
+	if err := os.Link(l.Binary, other); err != nil {
+		t.Skip(err)
+	}
+	for what, path := range map[string]string{"another program": other, "the program, and nobody has started it for the volume": l.Binary} {
+		if path == l.Binary && !writable(cgroups) {
+			continue // without cgroups of version 2 nothing tells them apart
+		}
+		cmd := exec.CommandContext(ctx, path)
+		cmd.Args = []string{Program, "--name", "escache-1"}
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := out.Read(make([]byte, 1)); err != nil { // it runs
+			t.Fatal(err)
+		}
+		if running(t, l, "escache-1") {
+			t.Errorf("%s counts", what)
+		}
+		if err := errors.Join(l.Kill(ctx, "escache-1"), l.Gone(ctx, "escache-1")); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", cmd.Process.Pid)); err != nil || len(line) == 0 {
+			t.Errorf("%s was killed: %v", what, err)
+		}
+		if err := cmd.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+		_ = cmd.Wait()
+	}
+}
+
 // The kernel shows a program's arguments a moment after the program runs. Whoever looked in between took it for dead.
 func TestAProcessIsWaitedForUntilItsArgumentsAreThere(t *testing.T) {
 	l, ctx := newLauncher(t), within(t)
+	join := ""
+	if writable(cgroups) {
+		dir := filepath.Join(cgroups, parent, "escache-1")
+		join = fmt.Sprintf("mkdir -p %s && echo $$ >%s/cgroup.procs;", dir, dir)
+	}
 	for script, want := range map[string]bool{
 		`sleep 0.2; exec "$0" --name escache-1`: true,
 		`sleep 0.2; exit 1`:                     false,
 	} {
-		cmd := exec.CommandContext(ctx, "sh", "-c", script, l.Binary)
+		cmd := exec.CommandContext(ctx, "sh", "-c", join+script, l.Binary)
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
