@@ -89,9 +89,9 @@ func enter(name string, kind int) error {
 // joinCgroup moves this process into a cgroup of its own. Without cgroup v2 it stays in escached's: if that
 // is ended as a whole, so is this process, and the next escached starts it again.
 func joinCgroup(name string) error {
-	if _, err := os.Stat(filepath.Join(cgroups, "cgroup.procs")); err != nil {
+	if !hasCgroups() {
 		fmt.Fprintf(os.Stderr, "%s is no cgroup v2: a restart of escached may restart this process, too\n", cgroups)
-		return nil //nolint:nilerr // it works without, as said above
+		return nil
 	}
 	dir := filepath.Join(cgroups, parent, name)
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // the name is escached's own

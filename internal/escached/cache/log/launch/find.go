@@ -21,7 +21,7 @@ func (l Launcher) Running(name string) (bool, error) {
 }
 
 // find returns the processes of a volume: those that run the program with --name NAME as the first
-// argument.
+// argument, and were started for it.
 func (l Launcher) find(name string) ([]int, error) {
 	paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
@@ -39,6 +39,10 @@ func (l Launcher) find(name string) ([]int, error) {
 
 // isOf is also false for a process that has ended: it has no arguments any more.
 func (l Launcher) isOf(pid int, name string) bool {
+	return l.hasArguments(pid, name) && isOwn(pid, name)
+}
+
+func (l Launcher) hasArguments(pid int, name string) bool {
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {
 		return false
