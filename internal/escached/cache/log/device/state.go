@@ -18,11 +18,11 @@ type readCounters struct{ blocks, misses atomic.Uint64 }
 type State struct {
 	// Log is that of the log, which does not know of what is not in it yet.
 	Log ring.State
-	// Dirty is what the origin lacks, with what was answered and is not in the log yet. A block that is in both counts twice. It is 0 while the
-	// device writes through and the origin has everything that was answered before: what has no answer yet does not count.
+	// Dirty is what the origin lacks, with what was answered and is not in the log yet. A block that is in both counts twice. It is 0 while
+	// the device writes through and the origin has everything that was answered before: what has no answer yet does not count.
 	Dirty uint64
-	// Bringing is on its way to the origin and counts, or is there and would be dirty after a power loss. Brought is what it has got since the
-	// device was opened.
+	// Bringing is on its way to the origin and counts, or is there and would be dirty after a power loss. Brought is what it has got since
+	// the device was opened.
 	Bringing, Brought uint64
 	// Reads are blocks that were read, and Hits those of them that did not come from the origin.
 	Reads, Hits uint64

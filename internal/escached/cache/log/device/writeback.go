@@ -270,8 +270,8 @@ func (d *Device) WriteThrough(on bool) {
 	d.through = on
 }
 
-// settled reports whether the origin has everything that was acknowledged, because the device writes through. It is so too if the host loses
-// its power now. The caller holds mu.
+// settled reports whether the origin has everything that was acknowledged, because the device writes through. That holds too if the host
+// loses its power now. The caller holds mu.
 func (d *Device) settled(log ring.State) bool {
 	return d.through && d.stable >= d.owed && log.Noted > d.owedIn
 }
