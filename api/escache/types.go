@@ -410,6 +410,9 @@ type VolumeRecord struct {
 	Replicas []string `json:"replicas,omitempty"`
 	// Outdated lists the nodes whose replica lacks acknowledged writes and must not be used.
 	Outdated []string `json:"outdated"`
+	// InCeph means that the image has every acknowledged write, and that no cache has got another one
+	// since. False also if the arbiter does not know.
+	InCeph bool `json:"inCeph,omitempty"`
 }
 
 // AbandonRequest is the body of POST /v1/abandon. Processes that use the device of a volume whose I/O is frozen are

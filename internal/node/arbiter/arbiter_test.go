@@ -220,3 +220,16 @@ func TestTheRecordIsReadAnewForEachAnswer(t *testing.T) {
 		}
 	}
 }
+
+func TestTheRecordSaysWhetherCephHasEverything(t *testing.T) {
+	for where, want := range map[v1alpha1.Authority]bool{v1alpha1.AuthorityCache: false, v1alpha1.AuthorityCeph: true} {
+		r := newRecord()
+		r.v.Status.Authority = where
+		w := httptest.NewRecorder()
+		New("n1", r, func(*v1alpha1.CacheVolume) {}, func() {}, slog.New(slog.DiscardHandler)).Handler().ServeHTTP(w,
+			httptest.NewRequest(http.MethodGet, escache.PathRecord+"?pool=p&image=i", nil))
+		if got := strings.Contains(w.Body.String(), `"inCeph":true`); got != want {
+			t.Errorf("%s: %s", where, w.Body)
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/node/kube"
 )
 
@@ -34,5 +35,6 @@ func (a *Arbiter) record(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(escache.VolumeRecord{ //nolint:errchkjson // see above
 		VolumeRef: ref, ImageID: v.Status.ImageID, AttachedNode: v.Status.AttachedNode, Epoch: v.Status.Epoch,
 		Replicas: v.Spec.Replicas, Outdated: append([]string{}, v.Status.Outdated...),
+		InCeph: authority.InCeph(v),
 	})
 }
