@@ -420,7 +420,7 @@ type VolumeRecord struct {
 type AbandonRequest struct {
 	VolumeRef
 
-	// Epoch is that of the attachment on record. It is newer than that of this host's device.
+	// Epoch is that of an attachment on record. It is not older than that of this host's device.
 	Epoch int64 `json:"epoch"`
 }
 
