@@ -95,6 +95,14 @@ func (c controller) fenced() uint8 {
 	}
 }
 
+// abandoned is where a publish goes on after earlier holders have given up their devices.
+func (c controller) abandoned() uint8 {
+	if c.over {
+		return publishLay
+	}
+	return publishDrop
+}
+
 func (c controller) text() string { return stepTexts[c.pc] }
 
 // control is what the controller does. It runs one operation at a time on a volume.
@@ -285,12 +293,9 @@ func (m *Model) advance(s *state) bool {
 	c := &s.ctl
 	switch c.pc {
 	case publishAttach:
-		c.pc = publishDrop
-		if c.over {
-			c.pc = publishLay
-			if m.has(Living) {
-				c.pc = publishAbandon
-			}
+		c.pc = c.abandoned()
+		if m.has(Living) {
+			c.pc = publishAbandon
 		}
 		if c.outside {
 			return m.publishOutside(s)
@@ -312,7 +317,7 @@ func (m *Model) advance(s *state) bool {
 		c.renew.each(func(h uint8) { ok = ok && s.reaches(h) && (!m.on(OldReplicasDropped) || m.drop(s, h, s.rec.given())) })
 		return ok
 	case publishAbandon:
-		c.pc = publishLay
+		c.pc = c.abandoned()
 		return m.othersGiveUp(s, c.node)
 	case publishMove:
 		c.pc = publishLay

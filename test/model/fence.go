@@ -105,8 +105,8 @@ func (m *Model) othersGiveUp(s *state, node uint8) bool {
 		if s.rec.fenced[h] == 0 {
 			return
 		}
-		if s.reaches(h) && m.mayGiveUp(s, h, s.rec.epoch) {
-			s.giveUp(h, s.rec.epoch)
+		if s.reaches(h) && m.mayGiveUp(s, h, s.rec.given()) {
+			s.giveUp(h, s.rec.given())
 			return
 		}
 		v := s.rec.volume()
@@ -130,11 +130,16 @@ func (m *Model) gives(s *state, h uint8, try func(kind, func(*state) bool)) {
 	}
 }
 
-// mayGiveUp is escached's own rule: its copy has to be dispensable by the record, or by the link.
+// mayGiveUp is escached's own rule: its copy has to be dispensable by the record, or by the link, or because
+// Ceph has everything.
 func (m *Model) mayGiveUp(s *state, h, epoch uint8) bool { //nolint:cyclop // a list of conditions
 	n, r := &s.host[h], &s.rec
 	if !n.device && !n.primary && n.client == 0 || n.stage != stageIdle || !n.control || n.pending != 0 && n.frozen && n.onlyPeer {
 		return false
+	}
+	inCeph := !r.inCache && (n.through || !n.device)
+	if (inCeph || !m.on(CephHasWhatIsGivenUp)) && epoch >= n.tag && r.attached != h && (r.epoch > n.tag || r.attached == nobody) {
+		return true
 	}
 	if !n.primary || !s.connected(h) {
 		return epoch > n.tag && r.attached != h && (r.outdated.has(h) || !r.replicas.has(h))

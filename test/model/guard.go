@@ -63,6 +63,7 @@ const (
 	OutsideOnlyFromCeph
 	OutsideOutdatesAll
 	OutsideMachineKnown
+	CephHasWhatIsGivenUp
 	guardsEnd
 )
 
@@ -100,6 +101,7 @@ var Precautions = map[Guard]string{
 	WaitsForCsiNode:               "a host whose disk fails acknowledges nothing before the record counts its current peer",
 	PrimaryPeerSeen:               "nothing is settled, and nobody is clean, while a standby's linked peer is Primary",
 	PeerHasWhatIsGivenUp:          "a fenced holder whose link is up gives its device up only if the peer is current, and counted",
+	CephHasWhatIsGivenUp:          "a fenced holder gives its device up, whatever its peer has, only if by the record Ceph has all",
 	FencedMapNotUsed:              "a device on a fenced map is not given out again",
 	DrainedInOneAnswer:            "an attached volume is drained when one answer says both: it writes through, and nothing is dirty",
 	CacheBeforeRestore:            "authority Cache is on record before write-back returns",

@@ -23,6 +23,7 @@ var worlds = []struct {
 	{"permits and repairs", Bounds{Writes: 1, Epochs: 2, Faults: 2, With: Permits | Repairing | Failing | Links | Spares}, 10, 8},
 	{"permits and restored records", Bounds{Writes: 2, Epochs: 2, Faults: 3, With: Permits | SetBack | Power | Links}, 11, 9},
 	{"fenced holders that live", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Living | Links | Control}, 18, 11},
+	{"fenced holders of drained volumes", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Living | Draining | Links}, 14, 10},
 	{"drains", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Draining | Power | Links | Crashes | Spares}, 14, 10},
 	{"discards", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Discards | Power | Control | Spares}, 14, 10},
 	{"restored records", Bounds{Writes: 1, Epochs: 2, Faults: 2, With: SetBack | Draining | Power | Spares}, 13, 9},
@@ -138,6 +139,7 @@ func TestEveryGuardIsNeeded(t *testing.T) {
 		{PrimaryPeerSeen, 4, world(1, 2, Failing|Control)},
 
 		{PeerHasWhatIsGivenUp, 3, world(1, 1, Living|Links)},
+		{CephHasWhatIsGivenUp, 3, world(1, 1, Living|Links)},
 		{FencedMapNotUsed, 3, world(1, 0, Living)},
 
 		{DrainedInOneAnswer, 4, world(1, 0, Draining)},

@@ -118,10 +118,10 @@ func (b *Book) take(request placement.Request) (Reservation, error) {
 }
 
 // Around finds a new pair of hosts in the volume's group for a cache of that many bytes, with node as the
-// primary, and takes it. The error is placement.ErrNoFit.
-func (b *Book) Around(v *v1alpha1.CacheVolume, node string, cacheBytes int64) (placement.Placement, error) {
+// primary and none of those without as its partner, and takes it. The error is placement.ErrNoFit.
+func (b *Book) Around(v *v1alpha1.CacheVolume, node string, cacheBytes int64, without ...string) (placement.Placement, error) {
 	r := around(v, node)
-	r.CacheBytes = cacheBytes
+	r.CacheBytes, r.Without = cacheBytes, without
 	return b.move(v, r)
 }
 

@@ -14,25 +14,43 @@ import (
 
 // abandon makes earlier holders whose Ceph clients were fenced give up their device before the node
 // connects its own. One that lives and is linked to the node keeps it from being promoted. What such
-// a holder has acknowledged is on its peer too. One that does not answer is not waited for, and
-// neither is one that fails and is not linked: it keeps nobody out.
-func (s *Steps) abandon(ctx context.Context, v *v1alpha1.CacheVolume, node string) error {
+// a holder has acknowledged is on its peer too, or in Ceph. One that does not answer is not waited for, and
+// neither is one that fails and is not linked: it keeps nobody out. It returns the holders that have given
+// their device up while it is open: their I/O fails and their link is down, and their replica cannot be
+// used or removed before the device is closed.
+//
+// The epoch is one that the holder may have seen: what it has of the volume can be discarded afterwards.
+func (s *Steps) abandon(ctx context.Context, v *v1alpha1.CacheVolume, node string) (open []string, err error) {
 	for _, holder := range v.Spec.Replicas {
 		fenced := slices.ContainsFunc(v.Status.Fenced, func(c v1alpha1.FencedClient) bool { return c.Node == holder })
 		if holder == node || !fenced {
 			continue
 		}
-		err := s.Hosts.Abandon(ctx, holder, cachevolume.Ref(v), v.Status.Epoch)
+		err := s.Hosts.Abandon(ctx, holder, cachevolume.Ref(v), given(v))
 		problem, answered := errors.AsType[*escache.Problem](err)
-		if err == nil || answered && problem.Code == escache.CodeDeviceOpen {
-			continue // while it is open, its I/O fails and its link is down
+		if answered && problem.Code == escache.CodeDeviceOpen {
+			open = append(open, holder)
+			continue
+		}
+		if err == nil {
+			continue
 		}
 		s.Log.WarnContext(ctx, "an earlier holder does not give up its device", "volume", v.Name, "node", holder, "error", err)
 		status, statusErr := s.Hosts.Status(ctx, holder, cachevolume.Ref(v))
 		if authority.KeepsOut(authority.Heard(v, holder, status, statusErr)) {
-			return fmt.Errorf("volume %s: node %s was fenced and still has its device, which keeps node %s out: %w: %w",
+			return nil, fmt.Errorf("volume %s: node %s was fenced and still has its device, which keeps node %s out: %w: %w",
 				v.Name, holder, node, err, ErrUnavailable)
 		}
 	}
-	return nil
+	return open, nil
+}
+
+// recordOpen puts the replicas of hosts that have given up an open device on the list of what their group has
+// to clean up.
+func (s *Steps) recordOpen(ctx context.Context, v *v1alpha1.CacheVolume, open []string) error {
+	var stale []v1alpha1.StaleReplica
+	for _, node := range open {
+		stale = append(stale, s.stale(v, node))
+	}
+	return s.recordStale(ctx, v.Spec.Group, stale)
 }

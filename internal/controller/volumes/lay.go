@@ -16,7 +16,7 @@ import (
 // replica must be there. Its partner's is laid if that is possible; a partner that fails, in
 // whatever way, does not keep the node from its own copy.
 func (s *Steps) TakeOver(ctx context.Context, v *v1alpha1.CacheVolume, node string) error {
-	if err := s.abandon(ctx, v, node); err != nil {
+	if _, err := s.abandon(ctx, v, node); err != nil {
 		return err
 	}
 	request, err := s.replicaRequest(ctx, v)
@@ -77,14 +77,24 @@ func missing(err error) bool {
 }
 
 // LayAnew prepares a volume whose truth is in Ceph. Any two hosts will do, and what old replicas
-// contain is not needed.
+// contain is not needed. An earlier holder that lives gives up its device first: it keeps its peer from
+// being promoted, and its replica from being removed.
 func (s *Steps) LayAnew(ctx context.Context, v *v1alpha1.CacheVolume, plan authority.Attachment, node string) error {
+	open, err := s.abandon(ctx, v, node)
+	if err != nil {
+		return err
+	}
 	if plan.Relay {
-		return s.relay(ctx, v, node)
+		return s.relay(ctx, v, node, open)
 	}
 	for _, partner := range v.Spec.Replicas {
-		if partner != node && !s.Book.Ready(v.Spec.Group, partner) {
-			return s.relayWithout(ctx, v, node, fmt.Errorf("node %s was not ready when last asked: %w", partner, ErrUnavailable))
+		switch {
+		case partner == node:
+		case slices.Contains(open, partner):
+			return s.relayWithout(ctx, v, node, open, fmt.Errorf("node %s still has the device of an earlier attachment, which is open "+
+				"(unmount it, or switch the node off): %w", partner, ErrUnavailable))
+		case !s.Book.Ready(v.Spec.Group, partner):
+			return s.relayWithout(ctx, v, node, open, fmt.Errorf("node %s was not ready when last asked: %w", partner, ErrUnavailable))
 		}
 	}
 	if len(plan.Renew) > 0 {
@@ -107,14 +117,14 @@ func (s *Steps) LayAnew(ctx context.Context, v *v1alpha1.CacheVolume, plan autho
 			return failure
 		}
 		// The partner is down. Another host of the group can stand in if it is up.
-		return s.relayWithout(ctx, v, node, failure)
+		return s.relayWithout(ctx, v, node, open, failure)
 	}
 	return nil
 }
 
-func (s *Steps) relayWithout(ctx context.Context, v *v1alpha1.CacheVolume, node string, failure error) error {
+func (s *Steps) relayWithout(ctx context.Context, v *v1alpha1.CacheVolume, node string, open []string, failure error) error {
 	before := slices.Clone(v.Spec.Replicas)
-	place, err := s.Book.Around(v, node, v.Spec.CacheBytes)
+	place, err := s.Book.Around(v, node, v.Spec.CacheBytes, open...)
 	s.Book.Observe(v)
 	if err != nil {
 		return fmt.Errorf("%w; and no other host can stand in: %s", failure, err.Error())
@@ -122,15 +132,16 @@ func (s *Steps) relayWithout(ctx context.Context, v *v1alpha1.CacheVolume, node 
 	if slices.Contains(before, place.Partner) {
 		return failure // the poll has not noticed yet that it is down; the repeated call will
 	}
-	return s.relay(ctx, v, node)
+	return s.relay(ctx, v, node, open)
 }
 
 // relay lays both replicas again around a node, with the size that the cache is to have if there is room.
 // It removes the old ones first, so that none of them can ever be taken for a new one. The size changes
 // on record in the same write as the places and the secret of the link. So a copy of the former size
-// that a host has kept is on the group's list of what to remove, and nothing can be linked to it.
-func (s *Steps) relay(ctx context.Context, v *v1alpha1.CacheVolume, node string) error {
-	seat, err := s.seat(v, node)
+// that a host has kept is on the group's list of what to remove, and nothing can be linked to it. The open
+// hosts are those of abandon: they get no replica, and keep the old one for now.
+func (s *Steps) relay(ctx context.Context, v *v1alpha1.CacheVolume, node string, open []string) error {
+	seat, err := s.seat(v, node, open)
 	if err != nil {
 		// This is not "no room": for a node, CSI takes that to mean too many attached volumes.
 		return fmt.Errorf("find a second host for the cache of volume %s beside node %s: %w: %s", v.Name, node, ErrUnavailable, err.Error())
@@ -139,6 +150,10 @@ func (s *Steps) relay(ctx context.Context, v *v1alpha1.CacheVolume, node string)
 	defer func() { s.Book.Observe(v) }()
 	before, replicas := v.Spec.CacheBytes, []string{seat.Primary, seat.Partner}
 	affected := slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(v.Spec.Replicas), replicas...))))
+	if err := s.recordOpen(ctx, v, open); err != nil {
+		return err
+	}
+	affected = slices.DeleteFunc(affected, func(old string) bool { return slices.Contains(open, old) })
 	if err := s.DropReplicas(ctx, v, affected, replicas); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -25,29 +26,30 @@ type seat struct {
 	waits  error
 }
 
-// seat takes a pair of hosts around the node for the size that the cache is to have. If there is no room
+// seat takes a pair of hosts around the node, without some, for the size that the cache is to have. If there is no room
 // for that, or no memory, the cache keeps its size: a wish does not keep a volume from its pod. The error
 // is placement.ErrNoFit.
-func (s *Steps) seat(v *v1alpha1.CacheVolume, node string) (seat, error) {
+func (s *Steps) seat(v *v1alpha1.CacheVolume, node string, without []string) (seat, error) {
 	at := seat{cacheBytes: v.Spec.FinalCacheBytes()}
 	if v.Spec.CacheToResize() && !s.HasMemory(v, node, at.cacheBytes) {
 		at.reason = v1alpha1.ReasonResizeNoMemory
 		at.waits = fmt.Errorf("node %s has too little memory available to connect a cache of that size: %w", node, ErrNoRoom)
 	} else {
 		at.reason = v1alpha1.ReasonResizeNoRoom
-		at.Placement, at.waits = s.Book.Around(v, node, at.cacheBytes)
+		at.Placement, at.waits = s.Book.Around(v, node, at.cacheBytes, without...)
 	}
 	if at.waits == nil || v.Spec.WantedCacheBytes == 0 {
 		return at, at.waits
 	}
 	var err error
 	at.cacheBytes = v.Spec.CacheBytes
-	if at.Placement, err = s.Book.Around(v, node, at.cacheBytes); err == nil {
+	if at.Placement, err = s.Book.Around(v, node, at.cacheBytes, without...); err == nil {
 		return at, nil
 	}
 	// Hosts that are too full for a new replica have the place of the one that is replaced.
 	partner := authority.Partner(v, node)
-	if v.Spec.HasReplica(node) && s.Book.Ready(v.Spec.Group, node) && s.Book.Ready(v.Spec.Group, partner) {
+	if v.Spec.HasReplica(node) && s.Book.Ready(v.Spec.Group, node) && s.Book.Ready(v.Spec.Group, partner) &&
+		!slices.Contains(without, partner) {
 		at.Placement = placement.Placement{Group: v.Spec.Group, Primary: node, Partner: partner}
 		return at, nil
 	}

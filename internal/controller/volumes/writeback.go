@@ -85,7 +85,7 @@ func (s *Steps) FinishFlush(ctx context.Context, v *v1alpha1.CacheVolume) error 
 
 // flush connects the volume on a node, writes back its cache and stops the device.
 func (s *Steps) flush(ctx context.Context, v *v1alpha1.CacheVolume, node string) error {
-	if err := s.abandon(ctx, v, node); err != nil {
+	if _, err := s.abandon(ctx, v, node); err != nil {
 		return err
 	}
 	err := s.Hosts.DevConnect(ctx, node, cachevolume.ConnectRequest(v))
