@@ -25,7 +25,7 @@ func (f *fakeImages) Noted(_ context.Context, image volumes.ImageRef) (volumes.N
 	if _, there := f.seen[image]; !made && !there && f.fail == nil {
 		return volumes.Note{}, volumes.ErrNotFound
 	}
-	return f.notes[image], f.fail
+	return f.notes[image], cmp.Or(f.reading, f.fail)
 }
 
 func (f *fakeImages) Release(_ context.Context, image volumes.ImageRef, note volumes.Note) error {

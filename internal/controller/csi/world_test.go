@@ -221,6 +221,7 @@ type fakeImages struct {
 	creating func(volumes.ImageSpec) error // before an image is made
 	keeping  error                         // what Keep answers
 	noting   error                         // what Note answers
+	reading  error                         // what Noted answers of an image that is there
 	// failFence is what Fence answers.
 	failFence error
 }

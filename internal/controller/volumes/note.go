@@ -44,6 +44,8 @@ type Note struct {
 	// snapshot. The note has no Spec then.
 	ReadOnly bool        `json:"readOnly,omitempty"`
 	Written  metav1.Time `json:"written"`
+	// Later means that a later version of the driver has written the note. Nothing else is known of it then.
+	Later bool `json:"-"`
 	// Spec has the place of the image and of the replicas, and all else that a record needs.
 	Spec v1alpha1.CacheVolumeSpec `json:"spec"`
 }
@@ -97,7 +99,7 @@ func (n Note) Text() (string, error) {
 	return string(text), err
 }
 
-// ParseNote reads a note. A text that is empty, or of a later version, is the zero Note.
+// ParseNote reads a note. A text that is empty is the zero Note, and one of a later version has only Later.
 func ParseNote(text string) (Note, error) {
 	if text == "" {
 		return Note{}, nil
@@ -109,7 +111,7 @@ func ParseNote(text string) (Note, error) {
 			err, ErrRefused)
 	}
 	if n.Version > NoteVersion {
-		return Note{}, nil
+		return Note{Later: true}, nil
 	}
 	return n, nil
 }

@@ -1,0 +1,140 @@
+package csi_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/volumes"
+)
+
+// copies are the two kinds of volumes whose images are made of something. Each makes the volume b of the
+// volume a, and returns the call that did it.
+var copies = map[string]func(t *testing.T, w *world) *csi.CreateVolumeRequest{
+	"of a snapshot": func(t *testing.T, w *world) *csi.CreateVolumeRequest {
+		t.Helper()
+		w.create("a")
+		s, err := w.service.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: "a"})
+		must(t, err)
+		return fromSnapshot("b", s.GetSnapshot().GetSnapshotId())
+	},
+	"of another volume": func(t *testing.T, w *world) *csi.CreateVolumeRequest {
+		t.Helper()
+		w.create("a")
+		return fromVolume("b", "a")
+	},
+}
+
+// beforeItWasMade sets the volume's record back to a time at which its image was not there yet.
+func (w *world) beforeItWasMade(id string) {
+	w.t.Helper()
+	v := w.volume(id)
+	v.Status = v1alpha1.CacheVolumeStatus{}
+	must(w.t, w.api.Status().Update(context.Background(), v))
+}
+
+// TestARepeatedCreateKeepsWhatWasUsed: a restored etcd has the record of a volume that was being made when
+// the backup was taken, and the volume was used since. Ceph has its only data.
+func TestARepeatedCreateKeepsWhatWasUsed(t *testing.T) {
+	used := func(t *testing.T, w *world) {
+		t.Helper()
+		node := w.volume("b").Spec.Replicas[0]
+		_, err := w.publish("b", node)
+		must(t, err)
+		must(t, w.unpublish("b", node))
+	}
+	for name, tc := range map[string]struct {
+		since func(t *testing.T, w *world)
+		words []string
+	}{
+		"and says so": {used, []string{"epoch 1", "the record says 0"}},
+		"and only its hosts say so": {func(t *testing.T, w *world) {
+			t.Helper()
+			used(t, w)
+			w.images.notes[imageNamed("b")] = volumes.Note{} // an older version noted nothing
+		}, []string{"epoch 1", "the record says 0"}},
+		"and its source is gone": {func(t *testing.T, w *world) {
+			t.Helper()
+			used(t, w)
+			delete(w.images.images, imageNamed("a"))
+		}, []string{"epoch 1", "the record says 0"}},
+		"and a later version of the driver says something": {func(_ *testing.T, w *world) {
+			w.images.notes[imageNamed("b")] = volumes.Note{Later: true}
+		}, []string{"a later version"}},
+	} {
+		for kind, make := range copies {
+			t.Run(kind+", "+name, func(t *testing.T) {
+				w := newWorld(t)
+				request := make(t, w)
+				_, err := w.service.CreateVolume(t.Context(), request)
+				must(t, err)
+				tc.since(t, w)
+				w.beforeItWasMade("b")
+				made := w.images.made
+				for range 2 {
+					_, err = w.service.CreateVolume(t.Context(), request)
+					wants(t, err, codes.FailedPrecondition, tc.words...)
+				}
+				if _, there := w.images.images[imageNamed("b")]; !there || w.images.made != made {
+					t.Error("the image was thrown away")
+				}
+				if w.gone("b") {
+					t.Error("the record was thrown away")
+				}
+				behind := meta.IsStatusConditionTrue(w.volume("b").Status.Conditions, v1alpha1.ConditionRecordBehindDisks)
+				if behind != (tc.words[0] == "epoch 1") {
+					t.Errorf("the record is behind: %v", behind)
+				}
+			})
+		}
+	}
+}
+
+// TestARepeatedCreateTakesTheImageThatIsComplete: nobody has used it yet, and it may be all that is left of
+// what it was made of.
+func TestARepeatedCreateTakesTheImageThatIsComplete(t *testing.T) {
+	for kind, make := range copies {
+		t.Run(kind, func(t *testing.T) {
+			w := newWorld(t)
+			request := make(t, w)
+			_, err := w.service.CreateVolume(t.Context(), request)
+			must(t, err)
+			delete(w.images.images, imageNamed("a"))
+			w.beforeItWasMade("b")
+			made := w.images.made
+			_, err = w.service.CreateVolume(t.Context(), request)
+			must(t, err)
+			if _, there := w.images.images[imageNamed("b")]; !there || w.images.made != made {
+				t.Error("the image was made again")
+			}
+			if w.volume("b").Status.Phase != v1alpha1.VolumeReady {
+				t.Errorf("status %+v", w.volume("b").Status)
+			}
+		})
+	}
+}
+
+// TestARepeatedCreateKeepsAnImageThatSaysNothing: nobody knows whose data it has.
+func TestARepeatedCreateKeepsAnImageThatSaysNothing(t *testing.T) {
+	for kind, make := range copies {
+		t.Run(kind, func(t *testing.T) {
+			w := newWorld(t)
+			request := make(t, w)
+			_, err := w.service.CreateVolume(t.Context(), request)
+			must(t, err)
+			w.beforeItWasMade("b")
+			made := w.images.made
+			w.images.reading = fmt.Errorf("its note cannot be read: %w", volumes.ErrRefused)
+			_, err = w.service.CreateVolume(t.Context(), request)
+			wants(t, err, codes.FailedPrecondition, "cannot be read")
+			if _, there := w.images.images[imageNamed("b")]; !there || w.images.made != made || w.gone("b") {
+				t.Error("the image or its record was thrown away")
+			}
+		})
+	}
+}
