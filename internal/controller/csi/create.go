@@ -231,10 +231,32 @@ func (s *service) makeImage(ctx context.Context, v *v1alpha1.CacheVolume, r crea
 		return unknown(err)
 	}
 	crashpoint.Reach("create_volume/pool_checked")
-	if v.Spec.FromVolume != "" {
-		return s.cloneVolume(ctx, v, isNew)
+	if v.Spec.FromVolume == "" && v.Spec.FromSnapshot == "" {
+		return s.imageFrom(ctx, v, nil, isNew)
 	}
-	return s.imageFrom(ctx, v, from, isNew)
+	return s.copyImage(ctx, v, from, isNew)
+}
+
+// copyImage makes the image of a volume that is a copy of a snapshot or of another volume. Once it is complete
+// its metadata say so, and a repeated call leaves it alone.
+func (s *service) copyImage(ctx context.Context, v *v1alpha1.CacheVolume, from *volumes.SnapshotRef, isNew bool) (err error) {
+	if !isNew {
+		if made, err := s.Made(ctx, v); made || err != nil {
+			return s.ReportBehind(ctx, v.Name, err)
+		}
+	}
+	switch {
+	case v.Spec.FromVolume != "":
+		err = s.cloneVolume(ctx, v, isNew)
+	case from != nil:
+		err = s.imageFrom(ctx, v, from, isNew)
+	default:
+		err = fmt.Errorf("snapshot %s is gone, and the image is not complete any more: %w", v.Spec.FromSnapshot, volumes.ErrBusy)
+	}
+	if err != nil {
+		return err
+	}
+	return s.Images.Note(ctx, volumes.ImageOf(v), s.NewNote(v))
 }
 
 // imageFrom makes a volume's image: of a snapshot, or empty.
@@ -243,6 +265,7 @@ func (s *service) imageFrom(ctx context.Context, v *v1alpha1.CacheVolume, from *
 		ImageRef: volumes.ImageOf(v), DataPool: v.Spec.DataPool, SizeBytes: v.Spec.SizeBytes, Layout: v.Spec.Layout,
 		Volume: v.Name, Note: s.NewNote(v), From: from,
 	}
+	spec.Note.Complete = from == nil // a copy is not, before the caller says so
 	return unknown(volumes.MakeImage(ctx, s.Images, spec, isNew))
 }
 

@@ -38,6 +38,26 @@ func (w *world) beforeItWasMade(id string) {
 	must(w.t, w.api.Status().Update(context.Background(), v))
 }
 
+// withoutSource removes what b was made of.
+func (w *world) withoutSource() error {
+	for name := range w.snapshots() {
+		if err := w.unsnap(name); err != nil {
+			return err
+		}
+	}
+	delete(w.images.images, imageNamed("a"))
+	return nil
+}
+
+// halfMade makes of a volume one whose image an interrupted call has left.
+func (w *world) halfMade(id string) {
+	w.t.Helper()
+	w.beforeItWasMade(id)
+	note := w.images.notes[imageNamed(id)]
+	note.Complete = false
+	w.images.notes[imageNamed(id)] = note
+}
+
 // TestARepeatedCreateKeepsWhatWasUsed: a restored etcd has the record of a volume that was being made when
 // the backup was taken, and the volume was used since. Ceph has its only data.
 func TestARepeatedCreateKeepsWhatWasUsed(t *testing.T) {
@@ -61,7 +81,7 @@ func TestARepeatedCreateKeepsWhatWasUsed(t *testing.T) {
 		"and its source is gone": {func(t *testing.T, w *world) {
 			t.Helper()
 			used(t, w)
-			delete(w.images.images, imageNamed("a"))
+			must(t, w.withoutSource())
 		}, []string{"epoch 1", "the record says 0"}},
 		"and a later version of the driver says something": {func(_ *testing.T, w *world) {
 			w.images.notes[imageNamed("b")] = volumes.Note{Later: true}
@@ -104,7 +124,7 @@ func TestARepeatedCreateTakesTheImageThatIsComplete(t *testing.T) {
 			request := make(t, w)
 			_, err := w.service.CreateVolume(t.Context(), request)
 			must(t, err)
-			delete(w.images.images, imageNamed("a"))
+			must(t, w.withoutSource())
 			w.beforeItWasMade("b")
 			made := w.images.made
 			_, err = w.service.CreateVolume(t.Context(), request)

@@ -291,9 +291,7 @@ func TestAVolumeOfASnapshot(t *testing.T) {
 
 	// A clone that an interrupted call has left is re-created; one that nobody has on record is not
 	// touched.
-	half := w.volume("b")
-	half.Status.Phase = ""
-	must(t, w.api.Status().Update(t.Context(), half))
+	w.halfMade("b")
 	made2 := w.images.made
 	_, err = w.service.CreateVolume(t.Context(), fromSnapshot("b", "s"))
 	must(t, err)
@@ -308,9 +306,7 @@ func TestAVolumeOfASnapshot(t *testing.T) {
 	must(t, w.unsnap("s"))
 	_, err = w.service.CreateVolume(t.Context(), fromSnapshot("b", "s"))
 	must(t, err)
-	half = w.volume("b")
-	half.Status.Phase = ""
-	must(t, w.api.Status().Update(t.Context(), half))
+	w.halfMade("b")
 	_, err = w.service.CreateVolume(t.Context(), fromSnapshot("b", "s"))
 	wants(t, err, codes.NotFound, "snapshot s")
 	if err := w.api.Get(t.Context(), client.ObjectKey{Name: "b"}, &v1alpha1.CacheVolume{}); client.IgnoreNotFound(err) != nil || err == nil {

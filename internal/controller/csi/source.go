@@ -49,11 +49,18 @@ func (s *service) sourceGone(ctx context.Context, r *createRequest, gone error) 
 		return gone
 	case err != nil:
 		return err
-	case v.Spec.FromSnapshot == r.Snapshot && v.Status.Phase == v1alpha1.VolumeReady:
-		r.Size.Want = v.Spec.SizeBytes
-		return nil
-	case v.Spec.FromSnapshot == r.Snapshot:
+	case v.Spec.FromSnapshot != r.Snapshot:
+		return gone
+	}
+	made := v.Status.Phase == v1alpha1.VolumeReady
+	if !made {
+		if made, err = s.Made(ctx, v); err != nil {
+			return s.ReportBehind(ctx, v.Name, err)
+		}
+	}
+	if !made {
 		return errors.Join(gone, s.delete(ctx, v.Name))
 	}
-	return gone
+	r.Size.Want = v.Spec.SizeBytes
+	return nil
 }

@@ -44,6 +44,10 @@ type Note struct {
 	// snapshot. The note has no Spec then.
 	ReadOnly bool        `json:"readOnly,omitempty"`
 	Written  metav1.Time `json:"written"`
+	// Complete means that the image has all that it was made with. A copy of a snapshot or of another volume
+	// that was interrupted does not say so. Images that an older version has made do not say so before they are
+	// attached.
+	Complete bool `json:"complete,omitempty"`
 	// Later means that a later version of the driver has written the note. Nothing else is known of it then.
 	Later bool `json:"-"`
 	// Spec has the place of the image and of the replicas, and all else that a record needs.
@@ -89,7 +93,7 @@ func (s *Steps) NewNote(v *v1alpha1.CacheVolume) Note {
 	return Note{
 		Version: NoteVersion, Volume: v.Name, Claim: v.Annotations[v1alpha1.AnnotationClaim],
 		Epoch: v.Status.Epoch, Authority: v.Status.Authority, AttachedNode: v.Status.AttachedNode, Outdated: v.Status.Outdated,
-		Uncached: v.Status.UncachedAttached(), Written: s.now(), Spec: v.Spec,
+		Uncached: v.Status.UncachedAttached(), Complete: true, Written: s.now(), Spec: v.Spec,
 	}
 }
 
@@ -166,6 +170,10 @@ func (s *Steps) NotBehind(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	if err != nil {
 		return fmt.Errorf("read the metadata of image %s: %w", ImageOf(v), err)
 	}
+	return behind(v, note)
+}
+
+func behind(v *v1alpha1.CacheVolume, note Note) error {
 	if note.Epoch > v.Status.Epoch && note.Volume == v.Name {
 		return fmt.Errorf("volume %s: %w: its image's metadata has epoch %d of node %q, the record says %d",
 			v.Name, authority.ErrRecordBehind, note.Epoch, note.AttachedNode, v.Status.Epoch)
