@@ -85,6 +85,8 @@ type Found struct {
 	Volumes  []Volume
 	// Kept are images of deleted volumes that stay for their snapshots. They are no orphans.
 	Kept []Kept
+	// Trashed are images that somebody has moved to the trash. They are no orphans.
+	Trashed []Trashed
 }
 
 // Kept is the image of a deleted volume. It goes with the last snapshot.
@@ -111,6 +113,8 @@ type Search struct {
 	// not from a cache.
 	Reader client.Reader
 	Images Images
+	// Trash may be nil: then nobody looks into it.
+	Trash Trash
 	// Kubernetes is the identity of this Kubernetes cluster.
 	Kubernetes string
 	// Prefix begins the names of this Kubernetes cluster's images. The search ignores other images.
@@ -144,6 +148,8 @@ func (s Search) Find(ctx context.Context) (Found, error) {
 			images[Image{Pool: p, Image: name}] = true
 		}
 	}
+	inTrash, unread := s.trashed(ctx, pools)
+	failures = append(failures, unread...)
 	// Snapshots before volumes, so that the volume of each snapshot was there before.
 	snapshots, volumes := &v1alpha1.CacheSnapshotList{}, &v1alpha1.CacheVolumeList{}
 	if err := s.Reader.List(ctx, snapshots); err != nil {
@@ -161,7 +167,7 @@ func (s Search) Find(ctx context.Context) (Found, error) {
 		return Found{}, errors.Join(append(failures, err)...)
 	}
 	isOld := func(created metav1.Time) bool { return s.Now().Sub(created.Time) >= s.Young }
-	found := Found{Kept: keptOf(snapshots.Items, volumes.Items)}
+	found := Found{Kept: keptOf(snapshots.Items, volumes.Items), Trashed: inTrash}
 	for _, k := range found.Kept {
 		delete(images, k.Image)
 	}

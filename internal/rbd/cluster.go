@@ -48,8 +48,9 @@ type Options struct {
 	// marked with it, and no image of another one is changed: that is ErrForeign. With "" images
 	// are neither marked nor refused.
 	Kubernetes string
-	// OwnsTrash says which images in a pool's trash may be purged. Images that this process moved
-	// there may always be, those of another Kubernetes cluster never. nil means only the former.
+	// OwnsTrash says which images in a pool's trash may be purged, by their names. Images that this process
+	// moved there may always be, those of another Kubernetes cluster never, and neither those that somebody
+	// else than the driver has moved there. nil means only the first.
 	OwnsTrash func(image string) bool
 	// Admit is called for each new connection before the first call uses it. After an error the
 	// connection is not used. nil admits all.

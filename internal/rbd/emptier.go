@@ -125,8 +125,8 @@ func (ownTrash) Open(err error) bool { return errors.Is(err, ErrBusy) }
 
 // EmptyTrash removes the images in a pool's trash that Options.OwnsTrash allows and that are not
 // marked as another Kubernetes cluster's. left counts those that could not be removed, because they
-// have snapshots or clones, are in use, or are protected by a delay. Errors: ErrPoolNotFound;
-// ErrHasSnapshots only if that is the reason for all that are left.
+// have snapshots or clones, are in use, are protected by a delay, or were moved there by somebody else. Errors:
+// ErrPoolNotFound; ErrHasSnapshots only if that is the reason for all that are left.
 func (c *Cluster) EmptyTrash(ctx context.Context, pool string) (left int, err error) {
 	all := ownTrash{c, func() []string { return []string{pool} }, false}
 	failures, err := emptier.New(all, slog.New(slog.DiscardHandler)).Drain(ctx)

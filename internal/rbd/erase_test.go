@@ -261,14 +261,17 @@ func TestALargeImageUnderADelayIsNotErased(t *testing.T) {
 	s := ImageSpec{ImageRef: ImageRef{pool, "a"}, SizeBytes: size}
 	must(t, c.CreateImage(ctx, s))
 	writeAt(t, c, s.ImageRef, 0, size-4096)
-	inPool(t, c, pool, func(io *rados.IOContext) error { return librbd.GetImage(io, "a").Trash(time.Hour) })
+	id, err := c.ImageID(ctx, s.ImageRef)
+	must(t, err)
+	inPool(t, c, pool, func(io *rados.IOContext) error {
+		return errors.Join(noteMove(io, id), librbd.GetImage(io, "a").Trash(time.Hour))
+	})
 	if left, err := c.EmptyTrash(ctx, pool); left != 1 || !errors.Is(err, ErrPermission) {
 		t.Errorf("%d left, %v", left, err)
 	}
 	if got := dataObjects(t, c, pool); got != 2 {
 		t.Errorf("%d of the two objects are left", got)
 	}
-	id := trashed(t, c, pool).ID
 	inPool(t, c, pool, func(io *rados.IOContext) error { return librbd.TrashRestore(io, id, "a") })
 	if info, err := c.Inspect(ctx, s.ImageRef); err != nil || info.SizeBytes != size {
 		t.Errorf("restored: %+v, %v", info, err)

@@ -24,6 +24,7 @@ var (
 	ErrUnavailable     = errors.New("no Ceph available")
 	ErrForeign         = errors.New("the image belongs to another Kubernetes cluster")
 	ErrReleased        = errors.New("the image was released")
+	ErrNotMoved        = errors.New("it was not this driver that moved it to the trash")
 	ErrCeph            = errors.New("failure of Ceph")
 )
 
@@ -128,7 +129,7 @@ func result(err error) string {
 		{ErrUnavailable, "unavailable"}, {ErrNotFound, "not_found"}, {ErrExists, "exists"}, {ErrBusy, "busy"},
 		{ErrPoolNotFound, "pool_not_found"}, {ErrPoolNotReady, "pool_not_ready"}, {ErrHasSnapshots, "has_snapshots"},
 		{ErrInvalid, "invalid"}, {ErrPermission, "permission"}, {ErrFull, "full"}, {ErrConfig, "config"},
-		{ErrForeign, "foreign"}, {ErrReleased, "released"},
+		{ErrForeign, "foreign"}, {ErrReleased, "released"}, {ErrNotMoved, "not_moved"},
 	} {
 		if errors.Is(err, r.sentinel) {
 			return r.label

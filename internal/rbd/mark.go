@@ -24,6 +24,9 @@ type Mark struct {
 	Released string
 	// Deleted is when the volume was deleted, if the image stays for its snapshots.
 	Deleted string
+	// Trashed is when the driver has last begun to move the image to the trash. It means nothing for an image
+	// that is not there.
+	Trashed string
 }
 
 // is reports whether both are the same Kubernetes cluster's and volume's.
@@ -39,6 +42,7 @@ const (
 	markNote       = markPrefix + "record"
 	markReleased   = markPrefix + "released"
 	markDeleted    = markPrefix + "deleted"
+	markTrashed    = markPrefix + "trashed"
 )
 
 // MarkImage marks an image as this Kubernetes cluster's if it has no mark, and returns its ID.
@@ -105,7 +109,7 @@ func (c *Cluster) ReleaseImage(ctx context.Context, ref ImageRef, note string) e
 					return metadataChange{}, nil
 				}
 				return metadataChange{
-					set: map[string]string{markReleased: note}, remove: []string{markKubernetes, markVolume, markNote, markDeleted},
+					set: map[string]string{markReleased: note}, remove: []string{markKubernetes, markVolume, markNote, markDeleted, markTrashed},
 				}, c.foreign(has)
 			})
 		})
@@ -230,7 +234,7 @@ func readMark(io *rados.IOContext, id string) (Mark, uint64, error) {
 	version, err := io.GetLastVersion()
 	mark := Mark{
 		Kubernetes: all[markKubernetes], Volume: all[markVolume], Note: all[markNote],
-		Released: all[markReleased], Deleted: all[markDeleted],
+		Released: all[markReleased], Deleted: all[markDeleted], Trashed: all[markTrashed],
 	}
 	return mark, version, err
 }
@@ -245,10 +249,10 @@ type metadataChange struct {
 func (m Mark) change() metadataChange {
 	set := map[string]string{markKubernetes: m.Kubernetes, markVolume: m.Volume}
 	if m.Note == "" {
-		return metadataChange{set: set, remove: []string{markNote, markReleased, markDeleted}}
+		return metadataChange{set: set, remove: []string{markNote, markReleased, markDeleted, markTrashed}}
 	}
 	set[markNote] = m.Note
-	return metadataChange{set: set, remove: []string{markReleased, markDeleted}}
+	return metadataChange{set: set, remove: []string{markReleased, markDeleted, markTrashed}}
 }
 
 func (m metadataChange) empty() bool { return len(m.set)+len(m.remove) == 0 }

@@ -29,7 +29,7 @@ type trash struct {
 	mu    sync.Mutex
 	seen  func() []emptier.PoolState
 	pools map[string]bool
-	mine  map[string]bool // POOL/ID of what this process moved there
+	mine  map[string]time.Time // when this process moved POOL/ID there
 	// foreign has POOL/ID of what is marked as another Kubernetes cluster's, or was released.
 	foreign map[string]bool
 
@@ -40,7 +40,7 @@ func newTrash(clusterID string) *trash {
 	return &trash{
 		gate:   newGate(clusterID, emptier.Workers, emptier.Workers, purgeTimeout),
 		kicked: make(chan struct{}, 1),
-		pools:  map[string]bool{}, mine: map[string]bool{}, foreign: map[string]bool{}, prepared: map[string]bool{},
+		pools:  map[string]bool{}, mine: map[string]time.Time{}, foreign: map[string]bool{}, prepared: map[string]bool{},
 	}
 }
 
@@ -91,6 +91,9 @@ func (c *Cluster) moveToTrash(conn *rados.Conn, io *rados.IOContext, ref ImageRe
 	case errors.Is(translate(err), ErrNotFound):
 		return removeHalfMade(io, ref.Name)
 	case err != nil:
+		return err
+	}
+	if err := noteMove(io, id); err != nil {
 		return err
 	}
 	if err := librbd.GetImage(io, ref.Name).Trash(0); err != nil {
@@ -215,11 +218,8 @@ func (c *Cluster) purgeOnce(ctx context.Context, e TrashedImage, left func(bytes
 	o := order{op: "image_purge", what: "image " + e.Name + " (" + e.ID + ")"}
 	_, err := callThrough(ctx, c, c.trash.gate, o, func(conn *rados.Conn) (struct{}, error) {
 		return withPool(conn, e.Pool, func(io *rados.IOContext) (struct{}, error) {
-			if !c.trash.has(e.Pool, e.ID) {
-				// A purge that was interrupted has left no header.
-				if err := c.refuseForeign(io, e.ID); err != nil && !errors.Is(err, rados.ErrNotFound) {
-					return struct{}{}, err
-				}
+			if err := c.mayErase(io, e); err != nil {
+				return struct{}{}, err
 			}
 			if err := erase(ctx, conn, io, e, left); err != nil {
 				return struct{}{}, err
@@ -235,14 +235,16 @@ func (t *trash) add(pool, id string) {
 	defer t.mu.Unlock()
 	t.pools[pool] = true
 	if id != "" {
-		t.mine[pool+"/"+id] = true
+		t.mine[pool+"/"+id] = time.Now()
 	}
 }
 
-func (t *trash) has(pool, id string) bool {
+// moved reports whether this process has moved the image to the trash, and nobody has done so since.
+func (t *trash) moved(e TrashedImage) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.mine[pool+"/"+id]
+	at, mine := t.mine[e.Pool+"/"+e.ID]
+	return mine && movedLast(at, e.Deleted)
 }
 
 func (t *trash) forget(pool, id string) {
@@ -263,7 +265,8 @@ func (c *Cluster) mayPurge(e TrashedImage) bool {
 	c.trash.mu.Lock()
 	defer c.trash.mu.Unlock()
 	key := e.Pool + "/" + e.ID
-	return c.trash.mine[key] || !c.trash.foreign[key] && c.options.OwnsTrash(e.Name)
+	_, mine := c.trash.mine[key]
+	return mine || !c.trash.foreign[key] && c.options.OwnsTrash(e.Name)
 }
 
 func (t *trash) setStates(states func() []emptier.PoolState) {

@@ -43,6 +43,12 @@ func TestWhatSomebodyElseMovesToTheTrashStaysThere(t *testing.T) {
 	s.Volume, s.Note = "v", "a note"
 	must(t, maker.CreateImage(t.Context(), s))
 	trashByHand(t, maker, s.ImageRef)
+	if left, err := emptier.LeftInTrash(t.Context(), pool, "on"); err != nil || len(left) != 1 || left[0].ID != trashed(t, maker, pool).ID {
+		t.Errorf("nobody is told: %+v, %v", left, err)
+	}
+	if left, err := emptier.LeftInTrash(t.Context(), pool, "other"); err != nil || len(left) > 0 {
+		t.Errorf("of other names: %+v, %v", left, err)
+	}
 	stays(t, emptier, s.ImageRef)
 
 	// The driver moves it there, somebody takes it out, and later moves it there again.
@@ -64,9 +70,34 @@ func TestWhatSomebodyElseMovesToTheTrashStaysThere(t *testing.T) {
 	trashByHand(t, maker, s.ImageRef)
 	stays(t, emptier, s.ImageRef)
 
+	// The process of the driver dies in the move.
+	const moving = 1
 	must(t, maker.DeleteImage(t.Context(), s.ImageRef))
+	id := trashed(t, maker, pool).ID
+	inPool(t, maker, pool, func(io *rados.IOContext) error { return setTrashState(io, id, moving, trashNormal) })
+	if left, err := emptier.LeftInTrash(t.Context(), pool, ""); err != nil || len(left) > 0 {
+		t.Errorf("of what the driver has deleted: %+v, %v", left, err)
+	}
 	if left, err := emptier.EmptyTrash(t.Context(), pool); left != 0 || err != nil {
 		t.Fatalf("%d are left of what the driver has deleted, %v", left, err)
 	}
 	waitForEmptyPool(t, maker, pool)
+}
+
+func TestWhoMovedAnImageToTheTrashLast(t *testing.T) {
+	noted := time.Date(2027, 3, 1, 12, 0, 0, 0, time.UTC)
+	for what, tc := range map[string]struct {
+		later time.Duration
+		want  bool
+	}{
+		"at once":                                   {time.Millisecond, true},
+		"Ceph was slow":                             {2 * time.Minute, true},
+		"the clock was set back":                    {-time.Minute, true},
+		"a move of the day before was finished":     {-24 * time.Hour, true},
+		"it was taken out, and moved there by hand": {time.Hour, false},
+	} {
+		if got := movedLast(noted, noted.Add(tc.later)); got != tc.want {
+			t.Errorf("%s: the driver has: %v", what, got)
+		}
+	}
 }

@@ -84,15 +84,10 @@ func waitForEmptyPool(t *testing.T, c *Cluster, pool string) {
 func TestTrashOfOthersIsLeftAlone(t *testing.T) {
 	pool, ctx := newPool(t), t.Context()
 	dir := configDir(t, ceph.Conf(), ceph.AdminKeyring())
-	c := open(t, ceph, Options{Dir: dir})
+	c, earlier := open(t, ceph, Options{Dir: dir}), open(t, ceph, Options{Dir: dir})
 	for _, name := range []string{"mine-1", "foreign"} {
-		must(t, c.CreateImage(ctx, spec(pool, name)))
-		_, err := call(ctx, c, "trash", name, func(conn *rados.Conn) (struct{}, error) {
-			return withPool(conn, pool, func(io *rados.IOContext) (struct{}, error) {
-				return struct{}{}, librbd.GetImage(io, name).Trash(0)
-			})
-		})
-		must(t, err)
+		must(t, earlier.CreateImage(ctx, spec(pool, name)))
+		must(t, earlier.DeleteImage(ctx, ImageRef{pool, name}))
 	}
 	names := func() (out []string) {
 		all, err := c.TrashedImages(ctx, pool)

@@ -27,6 +27,7 @@ func newOrphans(o *Options) *cobra.Command {
 		Short: "List images without a record, and records without a PersistentVolume",
 		Long: "Lists images without a CacheVolume or ReadOnlyVolume, and CacheVolumes and ReadOnlyVolumes without a PersistentVolume.\n" +
 			"Only images whose names begin with --image-prefix are considered. Images of other Kubernetes clusters are counted.\n" +
+			"Images that somebody has moved to the trash with rbd are told: csi-controller does not purge them.\n" +
 			"Nothing is removed unless a flag names it. Repeat the flag to remove several.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -78,7 +79,7 @@ func newSearch(ctx context.Context, o *Options) (orphans.Search, orphans.Removal
 		return images.Delete(ctx, volumes.ImageRef{ClusterID: i.ClusterID, Pool: i.Pool.Pool, Image: i.Image})
 	}}
 	search := orphans.Search{
-		Reader: kube, Images: images, Kubernetes: own, Prefix: o.ImagePrefix, Young: youngVolume, Now: time.Now,
+		Reader: kube, Images: images, Trash: images, Kubernetes: own, Prefix: o.ImagePrefix, Young: youngVolume, Now: time.Now,
 	}
 	return search, removal, clusters.Close, nil
 }
@@ -135,7 +136,10 @@ func list(out io.Writer, found orphans.Found) error {
 	for _, k := range found.Kept {
 		_, _ = fmt.Fprintf(w, "\nNo orphan: %s.", k.State())
 	}
-	if len(found.Kept) > 0 {
+	for _, t := range found.Trashed {
+		_, _ = fmt.Fprintf(w, "\nNo orphan: %s.", t.State())
+	}
+	if len(found.Kept)+len(found.Trashed) > 0 {
 		_, _ = fmt.Fprintln(w)
 	}
 	switch n := len(found.Foreign); n {

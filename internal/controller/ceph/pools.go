@@ -40,6 +40,26 @@ func (i *Images) KubernetesCluster(ctx context.Context, clusterID, pool, image s
 	return mark.Kubernetes, translate(ctx, err)
 }
 
+// LeftInTrash returns the images in a pool's trash whose names begin with prefix, and that stay there because
+// somebody else than a driver has moved them there; none if the pool is gone.
+func (i *Images) LeftInTrash(ctx context.Context, clusterID, pool, prefix string) ([]orphans.Trashed, error) {
+	cluster, err := i.cluster(clusterID)
+	if err != nil {
+		return nil, err
+	}
+	all, err := cluster.LeftInTrash(ctx, pool, prefix)
+	if errors.Is(err, rbd.ErrPoolNotFound) {
+		return nil, nil
+	}
+	left := make([]orphans.Trashed, 0, len(all))
+	for _, e := range all {
+		left = append(left, orphans.Trashed{
+			Image: orphans.Image{Pool: orphans.Pool{ClusterID: clusterID, Pool: pool}, Image: e.Name}, ID: e.ID, Since: e.Deleted,
+		})
+	}
+	return left, translate(ctx, err)
+}
+
 // WatchTrash starts emptying the trash of every pool in which an earlier process left images that
 // begin with prefix. It searches all pools: one may have lost its last volume, and no StorageClass
 // may name it any more. It skips pools that it may not read: they are not ours.

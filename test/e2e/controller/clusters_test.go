@@ -106,5 +106,14 @@ func trashOfOthers(t *testing.T, w *world, ours, theirs *driver) {
 		t.Errorf("the other cluster has purged it; left: %v", w.images(t))
 	}
 	d := leader(t, time.Minute, w.launch(t, "c", soon...))
+	// Its own cluster leaves it there too: it was not the driver that moved it.
+	if out, err := w.orphans(); err != nil || !strings.Contains(out, "image "+image) || !strings.Contains(out, "rbd trash restore") {
+		t.Errorf("orphans: %v\n%s", err, out)
+	}
+	for line := range strings.Lines(w.rbd(t, "trash", "ls", "rbd")) {
+		if id, name, _ := strings.Cut(strings.TrimSpace(line), " "); strings.TrimSpace(name) == image {
+			w.rbd(t, "trash", "restore", "rbd/"+id)
+		}
+	}
 	must(t, d.delete(context.Background(), static)) // and its record
 }
