@@ -1,0 +1,141 @@
+package csi_test
+
+import (
+	"slices"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// halfReplaced makes a clean volume of which one of two copies is gone: both were to be replaced
+// around the third node, csi-controller removed one of them, and died. Nobody has the volume.
+func (w *world) halfReplaced(id string) (v *v1alpha1.CacheVolume, kept, removed string) {
+	w.t.Helper()
+	v, kept, removed = w.usedBefore(id)
+	dead := w.mortal(1)
+	w.restart()
+	w.host(kept).Stop() // the poll has not noticed
+	if _, err := w.publish(id, other(v)); err == nil {
+		w.t.Fatal("attached")
+	}
+	w.cached = w.api
+	w.host(kept).Restart(w.t)
+	w.restart()
+	must(w.t, w.unpublish(id, other(v)))
+	now := w.volume(id)
+	if !w.host(kept).Has(ref(v)) || w.host(removed).Has(ref(v)) || !slices.Equal(now.Spec.Replicas, v.Spec.Replicas) {
+		w.t.Fatalf("died: %v, record %+v", *dead, now.Spec)
+	}
+	return now, kept, removed
+}
+
+// emptied gives a host other disks, which are empty.
+func (w *world) emptied(name string) {
+	w.t.Helper()
+	w.host(name).Stop()
+	w.reinstall(name)
+}
+
+// TestAMissingCopyDoesNotCountBeforeItIsFilled: the truth is in Ceph, so a copy that is gone is created
+// again, and the one that is kept fills it. If the disk of the kept one failed meanwhile, it would be put on
+// record as outdated, although it alone has what was written.
+func TestAMissingCopyDoesNotCountBeforeItIsFilled(t *testing.T) {
+	for name, lose := range map[string]func(*world) (v *v1alpha1.CacheVolume, kept, lost string){
+		"a replacement of both copies has removed it": func(w *world) (*v1alpha1.CacheVolume, string, string) {
+			return w.halfReplaced("pvc-1")
+		},
+		"its host has other disks": func(w *world) (*v1alpha1.CacheVolume, string, string) {
+			v, kept, lost := w.usedBefore("pvc-1")
+			w.emptied(lost)
+			return v, kept, lost
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			v, kept, lost := lose(w)
+			_, err := w.publish("pvc-1", kept)
+			must(t, err)
+			if s := w.volume("pvc-1").Status; s.Authority != v1alpha1.AuthorityCache || !slices.Equal(s.Outdated, []string{lost}) {
+				t.Errorf("status %+v", s)
+			}
+			if !w.host(lost).Has(ref(v)) {
+				t.Error("it is not created again")
+			}
+		})
+	}
+}
+
+// TestAMissingCopyIsOnRecordBeforeItIsCreated has csi-controller die before each of its writes: the next
+// attachment must not find a copy that nobody knows to be empty.
+func TestAMissingCopyIsOnRecordBeforeItIsCreated(t *testing.T) {
+	for writes := 0; ; writes++ {
+		w := newWorld(t)
+		_, kept, lost := w.usedBefore("pvc-1")
+		w.emptied(lost)
+		died := w.mortal(writes)
+		w.restart()
+		_, err := w.publish("pvc-1", kept)
+		if (err != nil) != *died {
+			t.Fatal(err)
+		}
+		w.cached = w.api
+		w.restart()
+		_, err = w.publish("pvc-1", kept)
+		must(t, err)
+		if s := w.volume("pvc-1").Status; s.Authority != v1alpha1.AuthorityCache || !slices.Equal(s.Outdated, []string{lost}) {
+			t.Fatalf("after %d writes: status %+v", writes, s)
+		}
+		if !*died {
+			if writes < 3 {
+				t.Errorf("it makes only %d writes", writes)
+			}
+			return
+		}
+	}
+}
+
+// TestCopiesThatAreBothMissingAreEqual: there is nothing to fill them from.
+func TestCopiesThatAreBothMissingAreEqual(t *testing.T) {
+	w := newWorld(t)
+	_, holder, partner := w.usedBefore("pvc-1")
+	w.emptied(holder)
+	w.emptied(partner)
+	_, err := w.publish("pvc-1", holder)
+	must(t, err)
+	if s := w.volume("pvc-1").Status; s.Authority != v1alpha1.AuthorityCache || len(s.Outdated) > 0 {
+		t.Errorf("status %+v", s)
+	}
+}
+
+// TestANodeWhoseOwnCopyIsMissingIsFilledByTheOther: it is filled before it is used, so both count.
+func TestANodeWhoseOwnCopyIsMissingIsFilledByTheOther(t *testing.T) {
+	w := newWorld(t)
+	v, holder, partner := w.usedBefore("pvc-1")
+	w.emptied(holder)
+	_, err := w.publish("pvc-1", holder)
+	must(t, err)
+	if s := w.volume("pvc-1").Status; s.Authority != v1alpha1.AuthorityCache || len(s.Outdated) > 0 {
+		t.Errorf("status %+v", s)
+	}
+	if !w.host(holder).Has(ref(v)) || !w.host(partner).Has(ref(v)) {
+		t.Error("a copy is missing")
+	}
+}
+
+// TestAMissingCopyIsReplacedElsewhereIfItsHostDoesNotAnswer: then both copies are new.
+func TestAMissingCopyIsReplacedElsewhereIfItsHostDoesNotAnswer(t *testing.T) {
+	w := newWorld(t)
+	v, kept, removed := w.halfReplaced("pvc-1")
+	w.host(removed).Stop() // the poll has not noticed
+	_, err := w.publish("pvc-1", kept)
+	wants(t, err, codes.Unavailable, removed)
+	w.poll()
+	_, err = w.publish("pvc-1", kept)
+	must(t, err)
+	now := w.volume("pvc-1")
+	if !now.Spec.HasReplica(other(v)) || len(now.Status.Outdated) > 0 {
+		t.Errorf("record %+v, status %+v", now.Spec, now.Status)
+	}
+}
