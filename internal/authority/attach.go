@@ -37,10 +37,21 @@ type Attachment struct {
 	FlushFirst []string
 }
 
-// Unfilled returns the replicas of a volume that lack data when its cache begins to write back. These
-// were created again beside the node's own copy, which is kept and fills them. They are on record as
-// outdated until they are filled. Otherwise the record would count two copies while there is one, and that one
-// would be put on record as outdated if its disk failed. Replicas that are all new are equal.
+// Renewed returns the replicas to create again, of a volume whose truth is in Ceph: those that are given,
+// because they are not current or missing. If the node's own is one of them, it is all. One that is
+// empty would have to be filled before the node could use it, and all that are new are equal.
+func Renewed(v *v1alpha1.CacheVolume, node string, replicas []string) []string {
+	if slices.Contains(replicas, node) {
+		return slices.Clone(v.Spec.Replicas)
+	}
+	return replicas
+}
+
+// Unfilled returns the replicas of a volume that lack data when its cache begins to write back. The plan's
+// Renew lists all that were created again, those too that were found missing. The node's own copy, if it is
+// kept, fills them. They are on record as outdated until they are filled. Otherwise the record would
+// count two copies while there is one, and that one would be put on record as outdated if its disk failed.
+// Replicas that are all new are equal.
 func Unfilled(v *v1alpha1.CacheVolume, plan Attachment, node string) []string {
 	if plan.Relay || slices.Contains(plan.Renew, node) {
 		return nil // it is filled, or as new as the other, before it is used

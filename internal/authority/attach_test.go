@@ -133,6 +133,17 @@ func TestACacheIsResizedOnlyFromCeph(t *testing.T) {
 	}
 }
 
+func TestWithTheNodesOwnCopyAllAreCreatedAgain(t *testing.T) {
+	v := volume(func(*v1alpha1.CacheVolumeStatus) {})
+	for _, tc := range []struct{ given, want []string }{
+		{nil, nil}, {[]string{"n2"}, []string{"n2"}}, {[]string{"n1"}, []string{"n1", "n2"}}, {[]string{"n2", "n1"}, []string{"n1", "n2"}},
+	} {
+		if got := Renewed(v, "n1", tc.given); !slices.Equal(got, tc.want) {
+			t.Errorf("%v: %v, want %v", tc.given, got, tc.want)
+		}
+	}
+}
+
 func TestACopyThatIsLaidAnewBesideAKeptOneIsOutdatedUntilThatFillsIt(t *testing.T) {
 	for _, tc := range []struct {
 		name     string

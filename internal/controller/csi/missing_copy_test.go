@@ -109,18 +109,19 @@ func TestCopiesThatAreBothMissingAreEqual(t *testing.T) {
 	}
 }
 
-// TestANodeWhoseOwnCopyIsMissingIsFilledByTheOther: it is filled before it is used, so both count.
-func TestANodeWhoseOwnCopyIsMissingIsFilledByTheOther(t *testing.T) {
+// TestWithTheNodesOwnCopyTheOtherIsCreatedAgainToo: so the node need not wait until its own is filled.
+func TestWithTheNodesOwnCopyTheOtherIsCreatedAgainToo(t *testing.T) {
 	w := newWorld(t)
 	v, holder, partner := w.usedBefore("pvc-1")
 	w.emptied(holder)
+	w.host(partner).Sync(ref(v), 50) // a new one has nothing to synchronise
 	_, err := w.publish("pvc-1", holder)
 	must(t, err)
 	if s := w.volume("pvc-1").Status; s.Authority != v1alpha1.AuthorityCache || len(s.Outdated) > 0 {
 		t.Errorf("status %+v", s)
 	}
-	if !w.host(holder).Has(ref(v)) || !w.host(partner).Has(ref(v)) {
-		t.Error("a copy is missing")
+	if s := w.host(partner).Status(ref(v)); !w.host(holder).Has(ref(v)) || s.SyncedPercent != 100 {
+		t.Errorf("the copy on %s is the old one: %+v", partner, s)
 	}
 }
 

@@ -54,16 +54,17 @@ func (s *service) publish(ctx context.Context, id, node string) (map[string]stri
 	if err := s.claim(ctx, v, plan, node); err != nil {
 		return nil, err
 	}
+	var unfilled []string
 	if plan.TakeOver {
 		err = s.TakeOver(ctx, v, node)
 	} else {
-		err = s.LayAnew(ctx, v, plan, node)
+		unfilled, err = s.LayAnew(ctx, v, plan, node)
 	}
 	if err != nil {
 		return nil, err
 	}
 	crashpoint.Reach("publish/replicas_laid")
-	if err := s.giveToCache(ctx, v, authority.Unfilled(v, plan, node)); err != nil {
+	if err := s.giveToCache(ctx, v, unfilled); err != nil {
 		return nil, err
 	}
 	if err := s.NoteAttachment(ctx, v); err != nil {

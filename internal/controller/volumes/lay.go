@@ -2,7 +2,6 @@ package volumes
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -38,7 +37,7 @@ func (s *Steps) TakeOver(ctx context.Context, v *v1alpha1.CacheVolume, node stri
 		v.Status.Outdated = append(v.Status.Outdated, partner)
 	}
 	failure := failures[partner]
-	if missing(failure) {
+	if isMissing(failure) {
 		failure = s.refill(ctx, v, partner, request)
 	}
 	if failure != nil {
@@ -60,55 +59,61 @@ func replaced(before, now *v1alpha1.CacheVolume, node string) bool {
 // until it is filled it must not be taken for a copy.
 func (s *Steps) refill(ctx context.Context, v *v1alpha1.CacheVolume, node string, request escache.ReplicaRequest) error {
 	if !v.Status.IsOutdated(node) {
-		v.Status.Outdated = append(v.Status.Outdated, node)
-		if err := s.UpdateStatus(ctx, v, "node "+node+" has lost its copy"); err != nil {
+		if err := s.recordLost(ctx, v, node); err != nil {
 			return err
 		}
-		crashpoint.Reach("publish/loss_recorded")
 	}
 	request.MustExist, request.Join = false, true
 	return s.putReplicas(ctx, v, []string{node}, request)[node]
 }
 
-// missing reports whether the host answered that it has no such replica.
-func missing(err error) bool {
-	problem, answered := errors.AsType[*escache.Problem](err)
-	return answered && problem.Code == escache.CodeNotFound
-}
-
 // LayAnew prepares a volume whose truth is in Ceph. Any two hosts will do, and what old replicas
 // contain is not needed. An earlier holder that lives gives up its device first: it keeps its peer from
-// being promoted, and its replica from being removed.
-func (s *Steps) LayAnew(ctx context.Context, v *v1alpha1.CacheVolume, plan authority.Attachment, node string) error {
+// being promoted, and its replica from being removed. LayAnew returns the copies that the kept one has to
+// fill: see authority.Unfilled.
+func (s *Steps) LayAnew(
+	ctx context.Context, v *v1alpha1.CacheVolume, plan authority.Attachment, node string,
+) (unfilled []string, err error) {
 	open, err := s.abandon(ctx, v, node)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if plan.Relay {
-		return s.relay(ctx, v, node, open)
+		return nil, s.relay(ctx, v, node, open)
 	}
 	for _, partner := range v.Spec.Replicas {
 		switch {
 		case partner == node:
 		case slices.Contains(open, partner):
-			return s.relayWithout(ctx, v, node, open, fmt.Errorf("node %s still has the device of an earlier attachment, which is open "+
+			return nil, s.relayWithout(ctx, v, node, open, fmt.Errorf("node %s still has the device of an earlier attachment, which is open "+
 				"(unmount it, or switch the node off): %w", partner, ErrUnavailable))
 		case !s.Book.Ready(v.Spec.Group, partner):
-			return s.relayWithout(ctx, v, node, open, fmt.Errorf("node %s was not ready when last asked: %w", partner, ErrUnavailable))
+			return nil, s.relayWithout(ctx, v, node, open, fmt.Errorf("node %s was not ready when last asked: %w", partner, ErrUnavailable))
 		}
 	}
-	if len(plan.Renew) > 0 {
-		if err := s.DropReplicas(ctx, v, plan.Renew, v.Spec.Replicas); err != nil {
-			return err
-		}
-		if err := s.moveReplicas(ctx, v, v.Spec.Replicas, v.Spec.CacheBytes); err != nil {
-			return err
-		}
-	}
-	failures, err := s.layReplicas(ctx, v)
+	missing, failures, err := s.missing(ctx, v, plan.Renew)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	if len(failures) > 0 {
+		return nil, s.goOnWithout(ctx, v, node, open, failures)
+	}
+	renew := authority.Renewed(v, node, slices.Concat(plan.Renew, missing))
+	if err := s.renew(ctx, v, renew); err != nil {
+		return nil, err
+	}
+	if failures, err = s.layReplicas(ctx, v); err != nil {
+		return nil, err
+	}
+	if len(failures) > 0 {
+		return nil, s.goOnWithout(ctx, v, node, open, failures)
+	}
+	return authority.Unfilled(v, authority.Attachment{Renew: renew}, node), nil
+}
+
+// goOnWithout has another host of the group stand in for a partner that is down, if one is up. All other
+// failures of the hosts end the attachment.
+func (s *Steps) goOnWithout(ctx context.Context, v *v1alpha1.CacheVolume, node string, failures map[string]error) error {
 	if failure, failed := failures[node]; failed {
 		return failure
 	}
@@ -116,7 +121,6 @@ func (s *Steps) LayAnew(ctx context.Context, v *v1alpha1.CacheVolume, plan autho
 		if !unreachable(failure) {
 			return failure
 		}
-		// The partner is down. Another host of the group can stand in if it is up.
 		return s.relayWithout(ctx, v, node, open, failure)
 	}
 	return nil
