@@ -69,6 +69,8 @@
 //   - A Primary without a disk whose peer comes back acknowledges nothing before csi-node's next look
 //     has counted that peer in place of its own copy. If the link was down when the disk failed, the
 //     kernel does not wait for that look.
+//   - A host that has its replica when it is asked for it has it still a moment later, when the replica
+//     is confirmed.
 //   - An operator who discards a cache gives up what its former holder acknowledges afterwards, too.
 //   - With a record that was set back nothing is promised but that no data is removed, and that
 //     nothing begins that an answering host contradicts.

@@ -26,6 +26,7 @@ const (
 	Moving                       // volumes are moved to other groups
 	Resizing                     // caches are to get another size
 	Outside                      // n4 is not in the group, and may have the volume without a cache
+	Removed                      // a copy was removed, and what removed it died
 	Seconds                      // the power fails in the seconds in which nobody has counted what only the peer has
 )
 

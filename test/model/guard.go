@@ -64,6 +64,7 @@ const (
 	OutsideOutdatesAll
 	OutsideMachineKnown
 	CephHasWhatIsGivenUp
+	MissingOutdated
 	guardsEnd
 )
 
@@ -131,6 +132,7 @@ var Precautions = map[Guard]string{
 	OutsideOnlyFromCeph:      "a host outside the group gets a volume only while the truth is in Ceph",
 	OutsideOutdatesAll:       "with an attachment without a cache all copies are on record as outdated, in the same write",
 	OutsideMachineKnown:      "only the machine that has a volume without a cache can say that it has no map any more",
+	MissingOutdated:          "a copy that is missing beside one that is kept is on record as outdated before it is laid again",
 	PermitEndsWithAttachment: "a connect drops the permit that an earlier attachment has left",
 }
 

@@ -1,6 +1,10 @@
 package model
 
 func (m *Model) layAll(s *state) bool {
+	if found, done := m.missing(s); found || !done {
+		s.ctl.pc = publishDrop
+		return done
+	}
 	ok := true
 	s.rec.replicas.each(func(h uint8) {
 		var peer uint8

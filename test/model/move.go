@@ -84,6 +84,7 @@ const (
 	transferBegins
 	transferGoesOn
 	resizeWanted
+	controllerDrops
 	kinds
 )
 
@@ -172,6 +173,7 @@ var texts = map[kind]string{
 	restoreReads:      "csi-node on %s has read one half of the status",
 	transferBegins:    "the controller begins to move the volume to a group with %s",
 	transferGoesOn:    "the controller goes on with the move to another group",
+	controllerDrops:   "the controller removes the copy on %s, the first of those that it was to remove, and dies",
 	controllerFlushes: "ControllerPublish begins, and has %s write back first",
 }
 

@@ -164,21 +164,6 @@ func (r *rules) attach(rec record, node uint8) (authority.Attachment, bool) {
 	return a.plan, a.ok
 }
 
-// unfilled asks which copies do not count yet after some were laid again.
-func (r *rules) unfilled(replicas, renewed set, node uint8) set {
-	q := anewQuestion{replicas, renewed, node}
-	answer, known := r.anew[q]
-	if !known {
-		rec, plan := record{replicas: replicas, attached: nobody}, authority.Attachment{}
-		renewed.each(func(h uint8) { plan.Renew = append(plan.Renew, names[h]) })
-		for _, name := range authority.Unfilled(rec.volume(), plan, names[node]) {
-			answer = answer.with(uint8(slices.Index(names[:], name)))
-		}
-		r.anew[q] = answer
-	}
-	return answer
-}
-
 // confirm asks whether a planned attachment may begin after what the hosts have said.
 func (r *rules) confirm(rec record, node uint8, plan authority.Attachment, seen [hosts]report) (authority.Attachment, bool) {
 	q := confirmQuestion{rec, node, seen}

@@ -14,6 +14,9 @@ func (m *Model) roots() []root {
 			{"a volume that nobody has, dirty on n1 and n2", dirtyBefore()},
 		}
 	}
+	if m.has(Removed) {
+		return []root{{"a clean volume that nobody has; its copy on n2 was removed, and what removed it died", halfRemoved()}}
+	}
 	if m.has(Permits | SetBack) {
 		return []root{{"a volume in use on n1, which has a permit: the disk of n2 has failed; etcd was backed up before", permitStored()}}
 	}
