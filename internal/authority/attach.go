@@ -54,7 +54,7 @@ func Renewed(v *v1alpha1.CacheVolume, node string, replicas []string) []string {
 // Replicas that are all new are equal.
 func Unfilled(v *v1alpha1.CacheVolume, plan Attachment, node string) []string {
 	if plan.Relay || slices.Contains(plan.Renew, node) {
-		return nil // it is filled, or as new as the other, before it is used
+		return nil // all are new
 	}
 	return slices.DeleteFunc(slices.Clone(plan.Renew), func(renewed string) bool { return !v.Spec.HasReplica(renewed) })
 }

@@ -154,7 +154,7 @@ func TestACopyThatIsLaidAnewBesideAKeptOneIsOutdatedUntilThatFillsIt(t *testing.
 		{"nothing was laid anew", []string{"n1", "n2"}, nil, nil},
 		{"the partner's", []string{"n1", "n2"}, []string{"n2"}, []string{"n2"}},
 		{"both: they are equal", []string{"n1", "n2"}, []string{"n1", "n2"}, nil},
-		{"the node's own, which is filled before it is used", []string{"n1", "n2"}, []string{"n1"}, nil},
+		{"the node's own: then all are", []string{"n1", "n2"}, []string{"n1"}, nil},
 		{"another host stands in, so all are new", []string{"n1", "n3"}, []string{"n2"}, nil},
 	} {
 		v := volume(func(*v1alpha1.CacheVolumeStatus) {})

@@ -65,6 +65,7 @@ const (
 	OutsideMachineKnown
 	CephHasWhatIsGivenUp
 	MissingOutdated
+	RenewedTogether
 	guardsEnd
 )
 
@@ -133,6 +134,7 @@ var Precautions = map[Guard]string{
 	OutsideOutdatesAll:       "with an attachment without a cache all copies are on record as outdated, in the same write",
 	OutsideMachineKnown:      "only the machine that has a volume without a cache can say that it has no map any more",
 	MissingOutdated:          "a copy that is missing beside one that is kept is on record as outdated before it is laid again",
+	RenewedTogether:          "with the node's own copy the other one is laid anew, too",
 	PermitEndsWithAttachment: "a connect drops the permit that an earlier attachment has left",
 }
 

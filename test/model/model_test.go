@@ -18,7 +18,7 @@ var worlds = []struct {
 }{
 	{"one take-over, deep", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Basic}, 18, 12},
 	{"two take-overs and many faults", Bounds{Writes: 2, Epochs: 3, Faults: 3, With: Basic}, 14, 10},
-	{"a copy that was removed", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Removed | Failing | Power | Links | Control | Crashes | Spares}, 20, 12},
+	{"removed copies", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Removed | Failing | Power | Links | Control | Crashes | Spares}, 18, 12},
 	{"failing disks", Bounds{Writes: 1, Epochs: 2, Faults: 2, With: Failing | Power | Links | Control}, 14, 10},
 	{"permits", Bounds{Writes: 1, Epochs: 2, Faults: 2, With: Permits | Failing | Power | Links | Control | Crashes}, 10, 9},
 	{"permits and repairs", Bounds{Writes: 1, Epochs: 2, Faults: 2, With: Permits | Repairing | Failing | Links | Spares}, 10, 8},
@@ -137,6 +137,7 @@ func TestEveryGuardIsNeeded(t *testing.T) {
 		{LastCopyStays, 3, world(1, 2, Failing|Power)},
 		{RenewedOutdated, 3, world(1, 2, Failing)},
 		{MissingOutdated, 3, world(2, 2, Removed|Failing)},
+		{RenewedTogether, 2, world(2, 2, Removed|Failing)},
 		{WaitsForCsiNode, 2, world(1, 2, Permits|Failing|Power)},
 		{PrimaryPeerSeen, 4, world(1, 2, Failing|Control)},
 

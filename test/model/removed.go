@@ -20,7 +20,10 @@ func (m *Model) missing(s *state) (found, ok bool) {
 			renew = renew.with(h)
 		}
 	})
-	if renew = m.real.renewed(s.rec.replicas, renew, c.node); renew == c.renew {
+	if m.on(RenewedTogether) {
+		renew = m.real.renewed(s.rec.replicas, renew, c.node)
+	}
+	if renew == c.renew {
 		return false, true
 	}
 	c.renew = renew
@@ -55,6 +58,16 @@ func halfRemoved() state {
 	s.rec.epoch, s.acked, s.last, s.ceph.value = 1, 1, 1, 1
 	n1 := &s.host[0]
 	n1.laid, n1.peer, n1.current, n1.upToDate, n1.tag = true, 1, 1, true, 1
+	return s
+}
+
+// halfOutdated is such a volume that has an old copy beside the current one.
+func halfOutdated() state {
+	s := halfRemoved()
+	s.rec.outdated = set(0).with(1)
+	n1, n2 := &s.host[0], &s.host[1]
+	n1.current, n1.bitmap = 2, 1
+	n2.laid, n2.peer, n2.current, n2.tag = true, 0, 1, 1
 	return s
 }
 

@@ -15,7 +15,10 @@ func (m *Model) roots() []root {
 		}
 	}
 	if m.has(Removed) {
-		return []root{{"a clean volume that nobody has; its copy on n2 was removed, and what removed it died", halfRemoved()}}
+		return []root{
+			{"a clean volume that nobody has; its copy on n2 was removed, and what removed it died", halfRemoved()},
+			{"a clean volume that nobody has; its copy on n2 is on record as outdated", halfOutdated()},
+		}
 	}
 	if m.has(Permits | SetBack) {
 		return []root{{"a volume in use on n1, which has a permit: the disk of n2 has failed; etcd was backed up before", permitStored()}}

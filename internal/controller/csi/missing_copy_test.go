@@ -109,19 +109,31 @@ func TestCopiesThatAreBothMissingAreEqual(t *testing.T) {
 	}
 }
 
-// TestWithTheNodesOwnCopyTheOtherIsCreatedAgainToo: so the node need not wait until its own is filled.
+// TestWithTheNodesOwnCopyTheOtherIsCreatedAgainToo: nothing has to be filled before the node uses it. And the
+// disk of the other host cannot fail while the record counts neither the one that is filled from it, nor
+// that disk's failure.
 func TestWithTheNodesOwnCopyTheOtherIsCreatedAgainToo(t *testing.T) {
-	w := newWorld(t)
-	v, holder, partner := w.usedBefore("pvc-1")
-	w.emptied(holder)
-	w.host(partner).Sync(ref(v), 50) // a new one has nothing to synchronise
-	_, err := w.publish("pvc-1", holder)
-	must(t, err)
-	if s := w.volume("pvc-1").Status; s.Authority != v1alpha1.AuthorityCache || len(s.Outdated) > 0 {
-		t.Errorf("status %+v", s)
-	}
-	if s := w.host(partner).Status(ref(v)); !w.host(holder).Has(ref(v)) || s.SyncedPercent != 100 {
-		t.Errorf("the copy on %s is the old one: %+v", partner, s)
+	for name, lose := range map[string]func(w *world, v *v1alpha1.CacheVolume, holder string){
+		"it is missing": func(w *world, _ *v1alpha1.CacheVolume, holder string) { w.emptied(holder) },
+		"it is outdated": func(w *world, v *v1alpha1.CacheVolume, holder string) {
+			v.Status.Outdated = []string{holder}
+			must(w.t, w.api.Status().Update(w.t.Context(), v))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			v, holder, partner := w.usedBefore("pvc-1")
+			lose(w, v, holder)
+			w.host(partner).Sync(ref(v), 50) // a new one has nothing to synchronise
+			_, err := w.publish("pvc-1", holder)
+			must(t, err)
+			if s := w.volume("pvc-1").Status; s.Authority != v1alpha1.AuthorityCache || len(s.Outdated) > 0 {
+				t.Errorf("status %+v", s)
+			}
+			if s := w.host(partner).Status(ref(v)); !w.host(holder).Has(ref(v)) || s.SyncedPercent != 100 {
+				t.Errorf("the copy on %s is the old one: %+v", partner, s)
+			}
+		})
 	}
 }
 
