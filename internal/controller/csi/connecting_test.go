@@ -1,0 +1,199 @@
+package csi_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/volumes"
+)
+
+// connecting makes a volume that was taken by force from a node whose dev_connect had begun and had not
+// mapped the image yet: nobody knew a client of that node.
+func (w *world) connecting(id string) (v *v1alpha1.CacheVolume, dead, partner string) {
+	w.t.Helper()
+	v = w.create(id)
+	dead, partner = v.Spec.Replicas[0], v.Spec.Replicas[1]
+	_, err := w.publish(id, dead)
+	must(w.t, err)
+	w.host(dead).Stop()
+	w.taint(dead)
+	w.poll()
+	must(w.t, w.unpublish(id, dead))
+	return w.volume(id), dead, partner
+}
+
+// clientAt is a Ceph client at the address of a host.
+func (w *world) clientAt(node string) string {
+	return w.fleet.Node(node).Status.Addresses[0].Address + ":0/7"
+}
+
+func (w *world) open(v *v1alpha1.CacheVolume, clients ...string) {
+	w.images.open[volumes.ImageOf(v)] = clients
+}
+
+// TestANodeOfWhichNoClientWasKnownMayStillMapTheImage: it was given up while it connected. Its map comes
+// later. It would keep the next holder out, or write again when the entry that krbd makes for an hour is over.
+func TestANodeOfWhichNoClientWasKnownMayStillMapTheImage(t *testing.T) {
+	t.Run("before the next holder is chosen", func(t *testing.T) {
+		w := newWorld(t)
+		v, dead, partner := w.connecting("pvc-1")
+		late := w.clientAt(dead)
+		w.open(v, late)
+		_, err := w.publish("pvc-1", partner)
+		must(t, err)
+		w.isFenced("pvc-1", dead, late)
+	})
+	t.Run("before somebody writes back for a third node", func(t *testing.T) {
+		w := newWorld(t)
+		v, dead, _ := w.connecting("pvc-1")
+		late := w.clientAt(dead)
+		w.open(v, late)
+		_, err := w.publish("pvc-1", other(v))
+		must(t, err)
+		w.isFenced("pvc-1", dead, late)
+	})
+	t.Run("after that", func(t *testing.T) {
+		w := newWorld(t)
+		v, dead, partner := w.connecting("pvc-1")
+		_, err := w.publish("pvc-1", partner)
+		must(t, err)
+		late, holder := w.clientAt(dead), w.clientAt(partner)
+		w.open(v, late, holder)
+		must(t, w.locked.FenceLate(context.Background(), "pvc-1"))
+		w.isFenced("pvc-1", dead, late)
+		if slices.Contains(w.images.fenced, holder) {
+			t.Errorf("the holder itself is fenced: %v", w.images.fenced)
+		}
+	})
+	t.Run("after that, from an address that another volume's record tells", func(t *testing.T) {
+		const late = "10.0.0.77:0/2"
+		w := newWorld(t)
+		v, dead, partner := w.connecting("pvc-1")
+		second := w.create("pvc-2")
+		second.Status.AttachedNode, second.Status.ClientAddress = dead, "10.0.0.77:0/1"
+		must(t, w.api.Status().Update(t.Context(), second))
+		_, err := w.publish("pvc-1", partner)
+		must(t, err)
+		w.open(v, late)
+		must(t, w.locked.FenceLate(t.Context(), "pvc-1"))
+		w.isFenced("pvc-1", dead, late)
+	})
+	t.Run("without a cache", func(t *testing.T) {
+		w := newWorld(t)
+		v := w.usedOnce("pvc-1")
+		_, err := w.publish("pvc-1", "n9")
+		must(t, err)
+		w.host("n9").Stop()
+		w.taint("n9")
+		must(t, w.unpublish("pvc-1", "n9"))
+		late := w.clientAt("n9")
+		w.open(v, late)
+		_, err = w.publish("pvc-1", v.Spec.Replicas[0])
+		must(t, err)
+		w.isFenced("pvc-1", "n9", late)
+	})
+}
+
+// isFenced fails unless the client is on the blocklist, and on record as the node's.
+func (w *world) isFenced(id, node, client string) {
+	w.t.Helper()
+	entries := w.volume(id).Status.Fenced
+	known := slices.ContainsFunc(entries, func(c v1alpha1.FencedClient) bool { return c.Node == node && c.Address == client })
+	if !known || !slices.Contains(w.images.fenced, client) {
+		w.t.Errorf("%s of %s: fenced are %v, on record are %+v", client, node, w.images.fenced, entries)
+	}
+}
+
+// TestANodeThatMayStillMapTheImageIsForgottenOnceItCannot: nothing of it is on the blocklist.
+func TestANodeThatMayStillMapTheImageIsForgottenOnceItCannot(t *testing.T) {
+	begin := func(t *testing.T) (w *world, v *v1alpha1.CacheVolume, dead, partner string) {
+		t.Helper()
+		w = newWorld(t)
+		v, dead, partner = w.connecting("pvc-1")
+		if f := v.Status.Fenced; len(f) != 1 || f[0].Node != dead || f[0].HostID == "" || f[0].Address != "" || f[0].Epoch != 1 {
+			t.Fatalf("on record %+v", f)
+		}
+		return w, v, dead, partner
+	}
+	left := func(w *world, want int) {
+		w.t.Helper()
+		n, err := w.locked.Unfence(w.t.Context(), "pvc-1")
+		must(w.t, err)
+		if got := len(w.volume("pvc-1").Status.Fenced); n != want || got != want || len(w.images.fenced) > 0 {
+			w.t.Errorf("%d are left, on record are %d, want %d; on the blocklist are %v", n, got, want, w.images.fenced)
+		}
+	}
+	age := func(w *world) {
+		v := w.volume("pvc-1")
+		v.Status.Fenced[0].Time = metav1.NewTime(time.Now().Add(-time.Hour))
+		must(w.t, w.api.Status().Update(w.t.Context(), v))
+	}
+	t.Run("it answers, and a dev_connect may still run", func(t *testing.T) {
+		w, _, dead, _ := begin(t)
+		w.host(dead).Restart(t)
+		left(w, 1)
+		age(w)
+		left(w, 0)
+	})
+	t.Run("it does not answer", func(t *testing.T) {
+		w, _, _, _ := begin(t)
+		age(w)
+		left(w, 1)
+	})
+	t.Run("it has the device", func(t *testing.T) {
+		w, v, dead, _ := begin(t)
+		w.host(dead).Restart(t)
+		w.host(dead).Connect(ref(v), w.clientAt(dead))
+		age(w)
+		left(w, 1)
+	})
+	t.Run("its escached has confirmed a later attachment", func(t *testing.T) {
+		w, _, dead, partner := begin(t)
+		w.host(dead).Restart(t)
+		_, err := w.publish("pvc-1", partner) // which refuses an older dev_connect from then on
+		must(t, err)
+		left(w, 0)
+	})
+}
+
+// TestANodeThatMayHaveMappedTheImageGivesItsDeviceUp: its dev_connect ended after it was fenced, and its
+// csi-node does not run.
+func TestANodeThatMayHaveMappedTheImageGivesItsDeviceUp(t *testing.T) {
+	w := newWorld(t)
+	v, late, partner := w.connecting("pvc-1")
+	w.host(late).Restart(t)
+	w.host(late).Stage(ref(v), w.clientAt(late), 1, escache.ModeWriteback)
+	w.host(late).Supersede(ref(v), 2)
+	w.open(v, w.clientAt(late))
+	_, err := w.publish("pvc-1", partner)
+	must(t, err)
+	if s := w.host(late).Status(ref(v)); s.Device != "" {
+		t.Errorf("node %s still has the device: %+v", late, s)
+	}
+	w.isFenced("pvc-1", late, w.clientAt(late))
+}
+
+// TestAnAttachmentThatNeverReachedItsHostLeavesNobodyToFence: the host answers that it has nothing of the
+// volume, so no dev_connect can succeed there.
+func TestAnAttachmentThatNeverReachedItsHostLeavesNobodyToFence(t *testing.T) {
+	w := newWorld(t)
+	v, kept, _ := w.usedBefore("pvc-1")
+	w.host(kept).Stop() // the poll has not noticed
+	dead := w.mortal(1)
+	w.restart()
+	if _, err := w.publish("pvc-1", other(v)); err == nil || !*dead {
+		t.Fatalf("died: %v: %v", *dead, err)
+	}
+	w.cached = w.api
+	w.restart()
+	must(t, w.unpublish("pvc-1", other(v)))
+	if s := w.volume("pvc-1").Status; s.AttachedNode != "" || len(s.Fenced) > 0 {
+		t.Errorf("status %+v", s)
+	}
+}
