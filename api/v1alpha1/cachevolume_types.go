@@ -321,7 +321,8 @@ type CacheVolumeStatus struct {
 	ClientAddress string `json:"clientAddress,omitempty"`
 	// Fenced lists Ceph clients of earlier holders that are on Ceph's blocklist or are about to be.
 	// An entry is removed only when that client's map is known to be gone: removing it earlier
-	// would let the old writer write again.
+	// would let the old writer write again. A node of which no client was known has an entry without an
+	// address, as long as it may still map the image: its client is fenced when it comes.
 	//
 	// +listType=atomic
 	Fenced []FencedClient `json:"fenced,omitempty"`
@@ -402,6 +403,7 @@ type FencedClient struct {
 	// That entry is somebody else's: it is not removed before its end.
 	EarlierUntil *metav1.Time `json:"earlierUntil,omitempty"`
 
+	// Address is empty if no client of the node was known.
 	Address string      `json:"address"`
 	Epoch   int64       `json:"epoch"`
 	Time    metav1.Time `json:"time"`

@@ -230,9 +230,11 @@ func TestDetach(t *testing.T) {
 		{"still flushing", held, holding(escache.StateFlushing), Death{}, Detachment{}, ErrRefused},
 		{"in error with its device", held, holding(escache.StateError), Death{}, Detachment{}, ErrRefused},
 		{"standby that is still primary", held, holding(escache.StateStandby), Death{}, Detachment{}, ErrRefused},
-		{"connected on a node given up", held, holding(escache.StateConnected), dead, Detachment{Fence: true}, nil},
+		{"connected on a node given up", held, holding(escache.StateConnected), dead, Detachment{Fence: true, MayCome: true}, nil},
 		{"silent on a node that lives", held, silent, Death{}, Detachment{}, ErrUnreachable},
-		{"silent on a node given up", held, silent, dead, Detachment{Fence: true}, nil},
+		{"silent on a node given up", held, silent, dead, Detachment{Fence: true, MayCome: true}, nil},
+		{"another machine answers", func(s *v1alpha1.CacheVolumeStatus) { held(s); s.SetHostID("n1", "its own") },
+			standby(new(int64(0))), Death{}, Detachment{Fence: true, MayCome: true}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			v := volume(tc.status)

@@ -18,6 +18,9 @@ type Detachment struct {
 	// Fence means that the node's Ceph client goes onto the blocklist first, because nobody can
 	// wait for the node.
 	Fence bool
+	// MayCome means that the node may still map the image, with a Ceph client that nobody knows yet.
+	// So a node that is fenced and of which no client is known stays on record without one.
+	MayCome bool
 	// Clean means that the truth is in Ceph from now on.
 	Clean bool
 	// Reason says why the node is fenced.
@@ -41,11 +44,15 @@ func Detach(v *v1alpha1.CacheVolume, node string, holder Report, death Death) (D
 func takeFrom(v *v1alpha1.CacheVolume, node string, holder Report, death Death) (Detachment, error) {
 	if why := holder.elsewhere(); why != nil && !unmapped(v, holder) {
 		// If replicas were never created, there is no client to fence.
-		return Detachment{Fence: true, Reason: fmt.Sprintf("nothing proves that the device is gone: %v", why)}, nil
+		return Detachment{
+			Fence: true, MayCome: !holder.absent(), Reason: fmt.Sprintf("nothing proves that the device is gone: %v", why),
+		}, nil
 	}
 	if doubt := holder.doubted(); doubt != nil {
 		if death.Reason != "" {
-			return Detachment{Fence: true, Reason: fmt.Sprintf("%s, and its escached does not answer: %v", death.Reason, doubt)}, nil
+			return Detachment{
+				Fence: true, MayCome: true, Reason: fmt.Sprintf("%s, and its escached does not answer: %v", death.Reason, doubt),
+			}, nil
 		}
 		return Detachment{}, fmt.Errorf("volume %s: escached on node %s does not answer (%w), so nobody knows whether it still writes; "+
 			"Kubernetes says that the node lives: start escached there, or taint the node node.kubernetes.io/out-of-service: %w",
@@ -53,7 +60,7 @@ func takeFrom(v *v1alpha1.CacheVolume, node string, holder Report, death Death) 
 	}
 	if holder.connected() {
 		if death.Reason != "" {
-			return Detachment{Fence: true, Reason: death.Reason + ", and its escached still has the device"}, nil
+			return Detachment{Fence: true, MayCome: true, Reason: death.Reason + ", and its escached still has the device"}, nil
 		}
 		return Detachment{}, fmt.Errorf("volume %s is still %s on node %s (%s): it has to be unstaged there first: %w",
 			v.Name, holder.status.State, node, dirty(holder.status), ErrRefused)

@@ -75,8 +75,9 @@ func TakenFrom(v *v1alpha1.CacheVolume) (node string, forced bool) {
 // since, and keeps the new holder out. As long as the holder's client on record has the image open,
 // it has the exclusive lock, and no other client gets the image. The record alone does not say that:
 // it keeps the address when the stage was undone, or the holder has died. A late client is
-// recognised by its host's address, which an earlier fenced client had.
-func Late(v *v1alpha1.CacheVolume, open []string) []v1alpha1.FencedClient {
+// recognised by its host's address, which an earlier fenced client had, or which is among those that
+// are known of nodes.
+func Late(v *v1alpha1.CacheVolume, open []string, known map[string][]string) []v1alpha1.FencedClient {
 	if v.Status.AttachedNode == "" || slices.Contains(open, v.Status.ClientAddress) {
 		return nil
 	}
@@ -84,7 +85,8 @@ func Late(v *v1alpha1.CacheVolume, open []string) []v1alpha1.FencedClient {
 	for _, address := range open {
 		lost := v1alpha1.FencedClient{}
 		for _, earlier := range v.Status.Fenced {
-			if hostOf(earlier.Address) != hostOf(address) {
+			itself := ClientOf(earlier.Node, address, earlier.Address)
+			if itself == "" && ClientOf(earlier.Node, address, known[earlier.Node]...) == "" {
 				continue
 			}
 			if earlier.Node == v.Status.AttachedNode {
@@ -93,7 +95,7 @@ func Late(v *v1alpha1.CacheVolume, open []string) []v1alpha1.FencedClient {
 			}
 			lost = earlier
 		}
-		if lost.Node != "" {
+		if lost.Node != "" && ClientOf(v.Status.AttachedNode, address, known[v.Status.AttachedNode]...) == "" {
 			late = append(late, v1alpha1.FencedClient{Node: lost.Node, HostID: lost.HostID, Address: address, Epoch: lost.Epoch})
 		}
 	}
@@ -114,18 +116,23 @@ const connectTime = 5 * time.Minute
 // blocklist. The proof is its host's answer that it has no device of the volume, or one of a later
 // attachment (connecting unmaps everything before it). A host that does not answer proves nothing.
 // If the owner of a client is not known, no host's answer proves anything about it. The report is of [HeardOf].
+//
+// Of an entry without a client it decides whether no map can come any more. A host that has no device, and
+// has confirmed a later attachment, refuses a dev_connect of an earlier one.
 func MapGone(v *v1alpha1.CacheVolume, client v1alpha1.FencedClient, host Report, now time.Time) bool {
 	s := host.status
-	if client.Node == "" || !host.known || s.ClientAddress == client.Address {
+	later := s.Epoch > client.Epoch
+	switch {
+	case client.Node == "" || !host.known || client.Address != "" && s.ClientAddress == client.Address:
+		return false
+	case v.Status.AttachedNode != "" && client.Epoch == v.Status.Epoch:
+		return false // the take-over has not ended
+	case s.ClientAddress != "" && later:
+		return true
+	case host.connected():
 		return false
 	}
-	if v.Status.AttachedNode != "" && client.Epoch == v.Status.Epoch {
-		return false // the take-over has not ended
-	}
-	if s.ClientAddress != "" && s.Epoch > client.Epoch {
-		return true
-	}
-	return !host.connected() && now.Sub(client.Time.Time) > connectTime
+	return client.Address == "" && later || now.Sub(client.Time.Time) > connectTime
 }
 
 // KeepsOut reports whether the host keeps its peer from being promoted for certain: its replica is

@@ -18,6 +18,11 @@ func TestMapGone(t *testing.T) {
 	later.Status.ClientAddress, later.Status.Epoch = "10.0.0.1:0/2", 7
 	strange := later
 	strange.Status.Epoch = 6
+	confirmed := standby(nil)
+	confirmed.Status.Epoch = 7
+	unknown := func(s *v1alpha1.CacheVolumeStatus, c *v1alpha1.FencedClient) {
+		c.Address, c.Time = "", metav1.NewTime(now)
+	}
 	for _, tc := range []struct {
 		name   string
 		change func(*v1alpha1.CacheVolumeStatus, *v1alpha1.FencedClient)
@@ -38,6 +43,17 @@ func TestMapGone(t *testing.T) {
 		{"the hand-over is not over", func(s *v1alpha1.CacheVolumeStatus, c *v1alpha1.FencedClient) { s.AttachedNode, c.Epoch = "n1", s.Epoch },
 			standby(nil), false},
 		{"another has it by now", func(s *v1alpha1.CacheVolumeStatus, _ *v1alpha1.FencedClient) { s.AttachedNode = "n2" }, standby(nil), true},
+		{"confirmed for a later attachment, fenced just now", func(_ *v1alpha1.CacheVolumeStatus, c *v1alpha1.FencedClient) {
+			c.Time = metav1.NewTime(now)
+		}, confirmed, false},
+		{"no client was known", func(_ *v1alpha1.CacheVolumeStatus, c *v1alpha1.FencedClient) { c.Address = "" }, standby(nil), true},
+		{"no client was known, fenced just now", unknown, standby(nil), false},
+		{"no client was known, confirmed for a later attachment", unknown, confirmed, true},
+		{"no client was known, and it has the device", func(_ *v1alpha1.CacheVolumeStatus, c *v1alpha1.FencedClient) { c.Address = "" },
+			holding(escache.StateConnected), false},
+		{"no client was known, a device of a later attachment", unknown, later, true},
+		{"no client was known, silent", func(_ *v1alpha1.CacheVolumeStatus, c *v1alpha1.FencedClient) { c.Address = "" },
+			answer{Err: errors.New("no route")}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := client
@@ -55,6 +71,8 @@ func TestMapGone(t *testing.T) {
 
 func TestLate(t *testing.T) {
 	lost := v1alpha1.FencedClient{Node: "n1", Address: "10.0.0.1:0/1", Epoch: 6}
+	unknown := func(s *v1alpha1.CacheVolumeStatus) { s.Fenced[0].Address = "" }
+	known := map[string][]string{"n1": {"10.0.1.1", "10.0.1.3:0/4"}, "n2": {"10.0.1.2"}}
 	for _, tc := range []struct {
 		name   string
 		change func(*v1alpha1.CacheVolumeStatus)
@@ -69,6 +87,12 @@ func TestLate(t *testing.T) {
 		{"nobody has it", func(s *v1alpha1.CacheVolumeStatus) { s.AttachedNode = "" }, "10.0.0.1:0/2", ""},
 		{"the host has it again", func(s *v1alpha1.CacheVolumeStatus) { s.AttachedNode = "n1" }, "10.0.0.1:0/2", ""},
 		{"nobody knows whose the fenced one was", func(s *v1alpha1.CacheVolumeStatus) { s.Fenced[0].Node = "" }, "10.0.0.1:0/2", ""},
+		{"no client was known: the node's address", unknown, "10.0.1.1:0/2", "n1"},
+		{"no client was known: the address of another client of the node", unknown, "10.0.1.3:0/2", "n1"},
+		{"no client was known: the holder's address", unknown, "10.0.1.2:0/2", ""},
+		{"no client was known: the address of nobody known", unknown, "10.0.1.9:0/2", ""},
+		{"no client was known: the host has it again", func(s *v1alpha1.CacheVolumeStatus) { unknown(s); s.AttachedNode = "n1" },
+			"10.0.1.1:0/2", ""},
 		{"the holder was once at that address", func(s *v1alpha1.CacheVolumeStatus) {
 			s.Fenced = append(s.Fenced, v1alpha1.FencedClient{Node: "n2", Address: "10.0.0.1:0/7"})
 		}, "10.0.0.1:0/2", ""},
@@ -80,7 +104,7 @@ func TestLate(t *testing.T) {
 					tc.change(s)
 				}
 			})
-			got := Late(v, []string{tc.open})
+			got := Late(v, []string{tc.open}, known)
 			if tc.want == "" && len(got) > 0 || tc.want != "" && (len(got) != 1 || got[0].Node != tc.want || got[0].Address != tc.open || got[0].Epoch != 6) {
 				t.Errorf("got %+v", got)
 			}
@@ -129,6 +153,7 @@ func TestTakenFrom(t *testing.T) {
 		forced bool
 	}{
 		{"in the last attachment", fenced(v1alpha1.FencedClient{Epoch: 7}, v1alpha1.FencedClient{Node: "n1", Epoch: 7}), "n1", true},
+		{"in the last one, and no client was known", fenced(v1alpha1.FencedClient{Node: "n1", Epoch: 7}), "n1", true},
 		{"in an earlier one", fenced(v1alpha1.FencedClient{Node: "n1", Epoch: 6}), "", false},
 		{"never", fenced(), "", false},
 		{"it is attached", func(s *v1alpha1.CacheVolumeStatus) {

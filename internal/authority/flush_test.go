@@ -78,7 +78,7 @@ func TestEndFlush(t *testing.T) {
 			Death{}, Detachment{}, nil},
 		{"still connected", flushing("n1"), false, holding(escache.StateConnected), Death{}, Detachment{}, ErrRefused},
 		{"silent", flushing("n1"), false, silent, Death{}, Detachment{}, ErrUnreachable},
-		{"silent on a node given up", flushing("n1"), false, silent, dead, Detachment{Fence: true}, nil},
+		{"silent on a node given up", flushing("n1"), false, silent, dead, Detachment{Fence: true, MayCome: true}, nil},
 		{"a pod has it", func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.AttachedNode = "n1" }, true, clean, dead, Detachment{Gone: true}, nil},
 		{"a pod has it since", func(s *v1alpha1.CacheVolumeStatus) { flushing("n1")(s); s.Epoch++ }, true, clean, dead, Detachment{Gone: true}, nil},
 		{"nobody has it", func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.FlushEpoch = s.Epoch }, true, clean, Death{}, Detachment{Gone: true}, nil},

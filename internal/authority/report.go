@@ -92,6 +92,12 @@ func (r Report) elsewhere() error {
 	return nil
 }
 
+// absent reports whether the machine on record answers that it has nothing of the volume. No dev_connect
+// with a cache succeeds there then.
+func (r Report) absent() bool {
+	return errors.Is(r.doubt, errLost) || r.known && r.status.State == escache.StateAbsent
+}
+
 // connected reports whether the host may still write to the image: it has the device, or it is not
 // certain that it has none.
 func (r Report) connected() bool { return !r.known || HasDevice(r.status) }

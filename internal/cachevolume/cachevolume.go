@@ -37,7 +37,9 @@ func ConnectRequest(v *v1alpha1.CacheVolume) escache.ConnectRequest {
 		Options: escache.ConnectOptions{Mode: escache.Mode(v.Spec.CacheMode), CacheOptions: Options(v)},
 	}
 	for _, client := range v.Status.Fenced {
-		request.Fenced = append(request.Fenced, client.Address)
+		if client.Address != "" {
+			request.Fenced = append(request.Fenced, client.Address)
+		}
 	}
 	if v.Status.UncachedAttached() {
 		request.Uncached, request.Engine, request.Options = true, "", escache.ConnectOptions{}

@@ -42,7 +42,7 @@ func TestTheAgeIsWhatHostsTake(t *testing.T) {
 func TestOnlyAnAttachmentWithoutACacheAsksForNone(t *testing.T) {
 	v := &v1alpha1.CacheVolume{}
 	v.Spec.CacheEngine, v.Status.ImageID, v.Status.AttachedNode, v.Status.Epoch = "log", "10ab", "n9", 3
-	v.Status.Fenced = []v1alpha1.FencedClient{{Address: "10.0.0.9:0/1"}}
+	v.Status.Fenced = []v1alpha1.FencedClient{{Address: "10.0.0.9:0/1"}, {Node: "n1"}} // no client of n1 was known
 	v.Status.Uncached = &v1alpha1.UncachedAttachment{Epoch: 3}
 	r := ConnectRequest(v)
 	if !r.Uncached || r.Engine != "" || r.Options != (escache.ConnectOptions{}) || r.ImageID != "10ab" || r.Epoch != 3 || len(r.Fenced) != 1 {

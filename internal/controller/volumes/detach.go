@@ -32,7 +32,7 @@ func (s *Steps) TakeFrom(
 		return err
 	}
 	if plan.Fence {
-		if err := s.fence(ctx, v, node, plan.Reason); err != nil {
+		if err := s.fence(ctx, v, node, plan.Reason, plan.MayCome); err != nil {
 			return err
 		}
 	}

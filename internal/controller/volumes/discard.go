@@ -44,8 +44,8 @@ func (s *Steps) discard(ctx context.Context, request *v1alpha1.CacheDiscard) (*v
 	if holder == "" && len(loss.Nodes) > 0 {
 		holder = loss.Nodes[0]
 	}
-	// A client that has the image open now would later write what was given up.
-	if err := s.fence(ctx, v, holder, loss.Reason); err != nil {
+	// A client that has the image open now, or that comes later, would write what was given up.
+	if err := s.fence(ctx, v, holder, loss.Reason, v.Status.AttachedNode != ""); err != nil {
 		return nil, err
 	}
 	s.Log.WarnContext(ctx, "discarding the cache", "volume", v.Name, "requestedBy", request.Spec.RequestedBy,

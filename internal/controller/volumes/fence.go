@@ -3,6 +3,7 @@ package volumes
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,22 +15,16 @@ import (
 
 // fence shuts the holder's Ceph client out for years. The host's other volumes have other clients
 // and go on. The addresses are on record before they are on the blocklist, so that no entry is ever
-// forgotten there.
-func (s *Steps) fence(ctx context.Context, v *v1alpha1.CacheVolume, node, reason string) error {
+// forgotten there. If no client of the node is known, and one may still come, the node is on record without
+// an address: whoever gets the volume next looks for its client again.
+func (s *Steps) fence(ctx context.Context, v *v1alpha1.CacheVolume, node, reason string, mayCome bool) error {
 	open, err := s.Images.Clients(ctx, ImageOf(v))
 	if err != nil {
 		return fmt.Errorf("find who has image %s open: %w", ImageOf(v), err)
 	}
+	before := len(v.Status.Fenced)
 	if addresses := authority.Clients(v, open); len(addresses) > 0 {
-		// If the address is not known, or if Kubernetes has forgotten the node, nobody knows whose
-		// client it is.
-		replication, _ := s.Hosts.ReplicationAddress(ctx, node)
-		known := []string{v.Status.ClientAddress, replication}
-		for _, earlier := range v.Status.Fenced {
-			if earlier.Node == node {
-				known = append(known, earlier.Address)
-			}
-		}
+		known := s.addressesOf(ctx, v, node)
 		blocked, err := s.Images.Blocklist(ctx, v.Spec.ClusterID)
 		if err != nil {
 			return fmt.Errorf("read the blocklist: %w", err)
@@ -41,6 +36,15 @@ func (s *Steps) fence(ctx context.Context, v *v1alpha1.CacheVolume, node, reason
 				Address: address, Epoch: v.Status.Epoch, Time: s.now(),
 			})
 		}
+	}
+	of := func(client v1alpha1.FencedClient) bool { return client.Node == node && client.Epoch == v.Status.Epoch }
+	if mayCome && !slices.ContainsFunc(v.Status.Fenced, of) {
+		s.Log.WarnContext(ctx, "fencing a node of which no client is known", "volume", v.Name, "node", node, "reason", reason)
+		v.Status.Fenced = append(v.Status.Fenced, v1alpha1.FencedClient{
+			Node: node, HostID: v.Status.HostID(node), Epoch: v.Status.Epoch, Time: s.now(),
+		})
+	}
+	if len(v.Status.Fenced) > before {
 		if err := s.UpdateStatus(ctx, v, "its clients are about to be fenced"); err != nil {
 			return err
 		}
@@ -48,7 +52,7 @@ func (s *Steps) fence(ctx context.Context, v *v1alpha1.CacheVolume, node, reason
 	}
 	// This includes clients that an earlier call recorded and perhaps did not fence.
 	for _, client := range v.Status.Fenced {
-		if client.Epoch != v.Status.Epoch {
+		if client.Epoch != v.Status.Epoch || client.Address == "" {
 			continue
 		}
 		s.Log.WarnContext(ctx, "fencing", "volume", v.Name, "node", client.Node, "client", client.Address, "reason", reason)
@@ -84,7 +88,7 @@ func (s *Steps) FenceAgain(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	if len(authority.Clients(v, open)) == 0 {
 		return nil
 	}
-	return s.fence(ctx, v, holder, "it has opened the image after the volume was taken from it")
+	return s.fence(ctx, v, holder, "it has opened the image after the volume was taken from it", false)
 }
 
 // FenceLate fences clients that have opened the image of an attached volume late, on a host from
@@ -98,7 +102,8 @@ func (l *Locked) FenceLate(ctx context.Context, id string) error {
 	if err != nil {
 		return fmt.Errorf("find who has image %s open: %w", ImageOf(v), err)
 	}
-	if len(authority.Late(v, open)) == 0 {
+	known := l.steps.addressesOfFenced(ctx, v)
+	if len(authority.Late(v, open, known)) == 0 {
 		return nil
 	}
 	done, err := l.operations.Begin(id, "fencing of a late client")
@@ -109,7 +114,7 @@ func (l *Locked) FenceLate(ctx context.Context, id string) error {
 	if v, err = l.steps.Volume(ctx, id); err != nil {
 		return err
 	}
-	return l.steps.fenceLate(ctx, v, authority.Late(v, open))
+	return l.steps.fenceLate(ctx, v, authority.Late(v, open, known))
 }
 
 // fenceLate records the clients, then fences them. It fences one that is on record already once

@@ -22,7 +22,7 @@ func (l *Locked) Unfence(ctx context.Context, id string) (left int, err error) {
 		return 0, err
 	}
 	gone := l.steps.mapGone(ctx, v)
-	if !slices.ContainsFunc(v.Status.Fenced, func(c v1alpha1.FencedClient) bool { return gone[c.Address] }) {
+	if len(gone) == 0 {
 		return len(v.Status.Fenced), nil
 	}
 	done, err := l.operations.Begin(id, "fence removal")
@@ -41,14 +41,21 @@ func (l *Locked) Unfence(ctx context.Context, id string) (left int, err error) {
 	return len(v.Status.Fenced), err
 }
 
-// mapGone asks the hosts of fenced clients, and returns for each client's address whether its map
-// is gone.
-func (s *Steps) mapGone(ctx context.Context, v *v1alpha1.CacheVolume) map[string]bool {
+// fenced tells the entries of a volume's fenced clients apart.
+type fenced struct {
+	node, address string
+	epoch         int64
+}
+
+func fencedOf(c v1alpha1.FencedClient) fenced { return fenced{c.Node, c.Address, c.Epoch} }
+
+// mapGone asks the hosts of fenced clients, and returns those whose map is gone and does not come back.
+func (s *Steps) mapGone(ctx context.Context, v *v1alpha1.CacheVolume) map[fenced]bool {
 	type answer struct {
 		status escache.VolumeStatus
 		err    error
 	}
-	answers, gone := map[string]answer{}, map[string]bool{}
+	answers, gone := map[string]answer{}, map[fenced]bool{}
 	for _, client := range v.Status.Fenced {
 		if client.Node == "" {
 			continue
@@ -58,22 +65,29 @@ func (s *Steps) mapGone(ctx context.Context, v *v1alpha1.CacheVolume) map[string
 			a.status, a.err = s.Hosts.Status(ctx, client.Node, cachevolume.Ref(v))
 			answers[client.Node] = a
 		}
-		gone[client.Address] = authority.MapGone(v, client, authority.HeardOf(v, client, a.status, a.err), s.Now())
+		if authority.MapGone(v, client, authority.HeardOf(v, client, a.status, a.err), s.Now()) {
+			gone[fencedOf(client)] = true
+		}
 	}
 	return gone
 }
 
 // unfence removes each entry from the blocklist before it removes it from the record. An entry that
 // is on record can be removed again; one that is not on record would stay on the blocklist for
-// years. Entries of others are only forgotten.
-func (s *Steps) unfence(ctx context.Context, v *v1alpha1.CacheVolume, gone map[string]bool) error {
+// years. Entries of others are only forgotten, and so are nodes of which no client was known.
+func (s *Steps) unfence(ctx context.Context, v *v1alpha1.CacheVolume, gone map[fenced]bool) error {
 	var failures []error
 	before := len(v.Status.Fenced)
 	v.Status.Fenced = slices.DeleteFunc(v.Status.Fenced, func(client v1alpha1.FencedClient) bool {
-		if !gone[client.Address] {
+		if !gone[fencedOf(client)] {
 			return false
 		}
-		if authority.Foreign(client, s.Now()) {
+		switch {
+		case client.Address == "":
+			s.Log.InfoContext(ctx, "fence forgotten", "volume", v.Name, "node", client.Node,
+				"reason", "no client of the node was known, and none can come any more")
+			return true
+		case authority.Foreign(client, s.Now()):
 			s.Log.InfoContext(ctx, "fence forgotten", "volume", v.Name, "node", client.Node, "client", client.Address,
 				"reason", "its map is gone, and the client was on the blocklist before it was fenced", "until", client.EarlierUntil.Time)
 			return true

@@ -87,6 +87,9 @@ func printReleased(c *console.Console, v *v1alpha1.CacheVolume, pvs []corev1.Per
 	}
 	c.Printf("#   use the image on a host:      rbd map %s/%s\n", v.Spec.Pool, v.Spec.Image)
 	for _, f := range v.Status.Fenced {
+		if f.Address == "" {
+			continue // nothing of it is on the blocklist
+		}
 		c.Printf("#   once the client of node %q is gone for certain: ceph osd blocklist rm %s\n", f.Node, f.Address)
 	}
 	c.Printf("#   or with ceph-csi, by this PersistentVolume (check clusterID and Secret) and a claim with volumeName %s:\n",
