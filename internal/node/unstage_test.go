@@ -42,6 +42,22 @@ func TestUnstageUnmountsFlushesAndStops(t *testing.T) {
 	}
 }
 
+// TestUnstageDoesNotSucceedWhileADevConnectRuns: the call that asked for it has timed out, and escached goes
+// on with it. The device that comes would be nobody's, and keep the next node out.
+func TestUnstageDoesNotSucceedWhileADevConnectRuns(t *testing.T) {
+	h, dir := newHost(), t.TempDir()
+	h.attached("v")
+	h.failures["stop"] = &escache.Problem{Code: escache.CodeBusy, Detail: "dev_connect has been running for 2m0s"}
+	if _, err := h.service().NodeUnstageVolume(t.Context(), unstageOf(dir)); Code(err) != codes.Aborted ||
+		!strings.Contains(err.Error(), "dev_connect") {
+		t.Errorf("%s: %v", Code(err), err)
+	}
+	delete(h.failures, "stop")
+	if _, err := h.service().NodeUnstageVolume(t.Context(), unstageOf(dir)); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestUnstageSucceedsOnlyWhenClean(t *testing.T) {
 	rows := []struct {
 		name    string

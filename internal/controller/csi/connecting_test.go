@@ -84,6 +84,20 @@ func TestANodeOfWhichNoClientWasKnownMayStillMapTheImage(t *testing.T) {
 		must(t, w.locked.FenceLate(t.Context(), "pvc-1"))
 		w.isFenced("pvc-1", dead, late)
 	})
+	t.Run("although its escached answered that there is no device", func(t *testing.T) {
+		w := newWorld(t)
+		v := w.create("pvc-1")
+		dead, partner := v.Spec.Replicas[0], v.Spec.Replicas[1]
+		_, err := w.publish("pvc-1", dead)
+		must(t, err)
+		w.taint(dead) // its kubelet is dead
+		must(t, w.unpublish("pvc-1", dead))
+		late := w.clientAt(dead)
+		w.open(v, late)
+		_, err = w.publish("pvc-1", partner)
+		must(t, err)
+		w.isFenced("pvc-1", dead, late)
+	})
 	t.Run("without a cache", func(t *testing.T) {
 		w := newWorld(t)
 		v := w.usedOnce("pvc-1")
