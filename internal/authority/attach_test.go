@@ -200,6 +200,7 @@ func TestDetach(t *testing.T) {
 		{"being written back", flushing("n1"), standby(new(int64(0))), dead, Detachment{Gone: true}, nil},
 		{"orderly and clean", held, standby(new(int64(0))), Death{}, Detachment{Clean: true}, nil},
 		{"clean, and its linked peer is Primary", held, under("n2"), Death{}, Detachment{}, nil},
+		{"no device on a node given up, where dev_connect may run", held, standby(new(int64(0))), dead, Detachment{Clean: true, MayCome: true}, nil},
 		{"orderly and dirty", held, standby(new(int64(1))), Death{}, Detachment{}, nil},
 		{"orderly, dirtiness not known", held, standby(nil), Death{}, Detachment{}, nil},
 		{"orderly, copy not current by DRBD", held, outdated, Death{}, Detachment{}, nil},

@@ -18,8 +18,8 @@ type Detachment struct {
 	// Fence means that the node's Ceph client goes onto the blocklist first, because nobody can
 	// wait for the node.
 	Fence bool
-	// MayCome means that the node may still map the image, with a Ceph client that nobody knows yet.
-	// So a node that is fenced and of which no client is known stays on record without one.
+	// MayCome means that the node may still map the image, with a Ceph client that nobody knows yet: a
+	// dev_connect may be under way there. So it stays on record without a client, if none is known.
 	MayCome bool
 	// Clean means that the truth is in Ceph from now on.
 	Clean bool
@@ -65,7 +65,9 @@ func takeFrom(v *v1alpha1.CacheVolume, node string, holder Report, death Death) 
 		return Detachment{}, fmt.Errorf("volume %s is still %s on node %s (%s): it has to be unstaged there first: %w",
 			v.Name, holder.status.State, node, dirty(holder.status), ErrRefused)
 	}
-	return Detachment{Clean: InCeph(v) || (holder.clean() && !v.Status.IsOutdated(node))}, nil
+	// The kubelet of a node that lives has unstaged, which waits for a dev_connect. Nobody knows whether that of
+	// another one has.
+	return Detachment{Clean: InCeph(v) || (holder.clean() && !v.Status.IsOutdated(node)), MayCome: death.Reason != ""}, nil
 }
 
 // unmapped reports whether the machine that has the volume without a cache answers that it has nothing

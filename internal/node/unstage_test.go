@@ -52,7 +52,7 @@ func TestUnstageDoesNotSucceedWhileADevConnectRuns(t *testing.T) {
 		!strings.Contains(err.Error(), "dev_connect") {
 		t.Errorf("%s: %v", Code(err), err)
 	}
-	delete(h.failures, "stop")
+	h.failures["stop"] = &escache.Problem{Code: escache.CodeNotFound, Detail: "no complete replica"}
 	if _, err := h.service().NodeUnstageVolume(t.Context(), unstageOf(dir)); err != nil {
 		t.Error(err)
 	}

@@ -31,10 +31,13 @@ func (s *Steps) TakeFrom(
 	if err != nil || plan.Gone {
 		return err
 	}
-	if plan.Fence {
+	switch {
+	case plan.Fence:
 		if err := s.fence(ctx, v, node, plan.Reason, plan.MayCome); err != nil {
 			return err
 		}
+	case plan.MayCome:
+		s.expect(ctx, v, node, death.Reason)
 	}
 	if plan.Clean {
 		s.inCeph(v)

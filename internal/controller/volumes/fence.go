@@ -37,12 +37,8 @@ func (s *Steps) fence(ctx context.Context, v *v1alpha1.CacheVolume, node, reason
 			})
 		}
 	}
-	of := func(client v1alpha1.FencedClient) bool { return client.Node == node && client.Epoch == v.Status.Epoch }
-	if mayCome && !slices.ContainsFunc(v.Status.Fenced, of) {
-		s.Log.WarnContext(ctx, "fencing a node of which no client is known", "volume", v.Name, "node", node, "reason", reason)
-		v.Status.Fenced = append(v.Status.Fenced, v1alpha1.FencedClient{
-			Node: node, HostID: v.Status.HostID(node), Epoch: v.Status.Epoch, Time: s.now(),
-		})
+	if mayCome {
+		s.expect(ctx, v, node, reason)
 	}
 	if len(v.Status.Fenced) > before {
 		if err := s.UpdateStatus(ctx, v, "its clients are about to be fenced"); err != nil {
@@ -62,6 +58,20 @@ func (s *Steps) fence(ctx context.Context, v *v1alpha1.CacheVolume, node, reason
 		crashpoint.Reach("unpublish/fenced")
 	}
 	return nil
+}
+
+// expect puts a node on record that has lost the volume, and may still map the image with a client that
+// nobody knows. It does nothing if a client of the node is on record already. The caller's next update
+// writes it.
+func (s *Steps) expect(ctx context.Context, v *v1alpha1.CacheVolume, node, reason string) {
+	own := func(client v1alpha1.FencedClient) bool { return client.Node == node && client.Epoch == v.Status.Epoch }
+	if slices.ContainsFunc(v.Status.Fenced, own) {
+		return
+	}
+	s.Log.WarnContext(ctx, "a node may still map the image, and no client of it is known", "volume", v.Name, "node", node, "reason", reason)
+	v.Status.Fenced = append(v.Status.Fenced, v1alpha1.FencedClient{
+		Node: node, HostID: v.Status.HostID(node), Epoch: v.Status.Epoch, Time: s.now(),
+	})
 }
 
 // earlier returns the end of the entry that a client has already, or nil.
