@@ -84,6 +84,22 @@ func TestANodeOfWhichNoClientWasKnownMayStillMapTheImage(t *testing.T) {
 		must(t, w.locked.FenceLate(t.Context(), "pvc-1"))
 		w.isFenced("pvc-1", dead, late)
 	})
+	t.Run("after the next holder's client is on record, whose lock it has broken", func(t *testing.T) {
+		w := newWorld(t)
+		v, dead, partner := w.connecting("pvc-1")
+		_, err := w.publish("pvc-1", partner)
+		must(t, err)
+		late, holder := w.clientAt(dead), w.clientAt(partner)
+		now := w.volume("pvc-1")
+		now.Status.ClientAddress = holder
+		must(t, w.api.Status().Update(t.Context(), now))
+		w.open(v, late, holder)
+		must(t, w.locked.FenceLate(t.Context(), "pvc-1"))
+		w.isFenced("pvc-1", dead, late)
+		if slices.Contains(w.images.fenced, holder) {
+			t.Errorf("the holder itself is fenced: %v", w.images.fenced)
+		}
+	})
 	t.Run("although its escached answered that there is no device", func(t *testing.T) {
 		w := newWorld(t)
 		v := w.create("pvc-1")
