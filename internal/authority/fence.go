@@ -70,23 +70,27 @@ func TakenFrom(v *v1alpha1.CacheVolume) (node string, forced bool) {
 	return node, forced
 }
 
+// MayBeLate reports whether clients may have the image of an attached volume open that [Late] finds.
+func MayBeLate(v *v1alpha1.CacheVolume) bool { return v.Status.AttachedNode != "" && len(v.Status.Fenced) > 0 }
+
 // Late returns clients to fence that have the image open although their host lost the volume by
 // force in an earlier attachment. A dev_connect that was under way there has mapped the image
-// since, and keeps the new holder out. As long as the holder's client on record has the image open,
-// it has the exclusive lock, and no other client gets the image. The record alone does not say that:
-// it keeps the address when the stage was undone, or the holder has died. A late client is
-// recognised by its host's address, which an earlier fenced client had, or which is among those that
-// are known of nodes.
+// since, and keeps the holder out. As long as the holder's client on record has the image open, it has
+// the exclusive lock. The record alone does not say that: it keeps the address when the stage was undone, or
+// the holder has died. Then the map of a node whose clients were known comes no more, and that of a node
+// of which none was known still may. A late client is recognised by its host's address, which an earlier
+// fenced client had, or which is among those that are known of nodes.
 func Late(v *v1alpha1.CacheVolume, open []string, known map[string][]string) []v1alpha1.FencedClient {
-	if v.Status.AttachedNode == "" || slices.Contains(open, v.Status.ClientAddress) {
+	if !MayBeLate(v) {
 		return nil
 	}
 	var late []v1alpha1.FencedClient
+	held := slices.Contains(open, v.Status.ClientAddress)
 	for _, address := range open {
 		lost := v1alpha1.FencedClient{}
 		for _, earlier := range v.Status.Fenced {
 			itself := ClientOf(earlier.Node, address, earlier.Address)
-			if itself == "" && ClientOf(earlier.Node, address, known[earlier.Node]...) == "" {
+			if held && earlier.Address != "" || itself == "" && ClientOf(earlier.Node, address, known[earlier.Node]...) == "" {
 				continue
 			}
 			if earlier.Node == v.Status.AttachedNode {
@@ -95,7 +99,8 @@ func Late(v *v1alpha1.CacheVolume, open []string, known map[string][]string) []v
 			}
 			lost = earlier
 		}
-		if lost.Node != "" && ClientOf(v.Status.AttachedNode, address, known[v.Status.AttachedNode]...) == "" {
+		holder := append([]string{v.Status.ClientAddress}, known[v.Status.AttachedNode]...)
+		if lost.Node != "" && ClientOf(v.Status.AttachedNode, address, holder...) == "" {
 			late = append(late, v1alpha1.FencedClient{Node: lost.Node, HostID: lost.HostID, Address: address, Epoch: lost.Epoch})
 		}
 	}

@@ -91,6 +91,10 @@ func TestLate(t *testing.T) {
 		{"no client was known: the address of another client of the node", unknown, "10.0.1.3:0/2", "n1"},
 		{"no client was known: the holder's address", unknown, "10.0.1.2:0/2", ""},
 		{"no client was known: the address of nobody known", unknown, "10.0.1.9:0/2", ""},
+		{"no client was known, and the holder is connected", func(s *v1alpha1.CacheVolumeStatus) { unknown(s); s.ClientAddress = "10.0.9.2:0/1" },
+			"10.0.1.1:0/2", "n1"},
+		{"no client was known: the holder's own client", func(s *v1alpha1.CacheVolumeStatus) { unknown(s); s.ClientAddress = "10.0.1.1:0/2" },
+			"10.0.1.1:0/2", ""},
 		{"no client was known: the host has it again", func(s *v1alpha1.CacheVolumeStatus) { unknown(s); s.AttachedNode = "n1" },
 			"10.0.1.1:0/2", ""},
 		{"the holder was once at that address", func(s *v1alpha1.CacheVolumeStatus) {

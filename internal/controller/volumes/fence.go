@@ -105,7 +105,7 @@ func (s *Steps) FenceAgain(ctx context.Context, v *v1alpha1.CacheVolume) error {
 // which the volume was taken by force.
 func (l *Locked) FenceLate(ctx context.Context, id string) error {
 	v, err := l.steps.Volume(ctx, id)
-	if err != nil || v.Status.AttachedNode == "" || len(v.Status.Fenced) == 0 {
+	if err != nil || !authority.MayBeLate(v) {
 		return err
 	}
 	open, err := l.steps.Images.Clients(ctx, ImageOf(v))

@@ -60,7 +60,7 @@ func isUsers(pid int) bool {
 	_, rest, found := bytes.Cut(text, []byte("\nUid:"))
 	line, _, _ := bytes.Cut(rest, []byte("\n"))
 	own := strconv.Itoa(os.Geteuid())
-	for _, id := range bytes.FieldsSeq(line) { // real, effective, saved, of the filesystem
+	for id := range bytes.FieldsSeq(line) { // real, effective, saved, of the filesystem
 		found = found && string(id) == own
 	}
 	return found
