@@ -116,14 +116,20 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// TestNoClientIsLateWhileTheHolderHasTheImage: the holder has the lock, so another map fails by itself.
+// TestNoClientIsLateWhileTheHolderHasTheImage: the holder has the lock, and the map of a node whose clients
+// were known comes no more. That of a node of which none was known may still come.
 func TestNoClientIsLateWhileTheHolderHasTheImage(t *testing.T) {
 	v := volume(func(s *v1alpha1.CacheVolumeStatus) {
 		s.AttachedNode, s.ClientAddress = "n2", "10.0.0.2:0/1"
 		s.Fenced = []v1alpha1.FencedClient{{Node: "n1", Address: "10.0.0.1:0/1", Epoch: 6}}
 	})
-	if got := Late(v, []string{"10.0.0.1:0/2", "10.0.0.2:0/1"}); len(got) > 0 {
+	if got := Late(v, []string{"10.0.0.1:0/2", "10.0.0.2:0/1"}, nil); len(got) > 0 {
 		t.Errorf("got %+v", got)
+	}
+	v.Status.Fenced[0].Address = ""
+	got := Late(v, []string{"10.0.0.1:0/2", "10.0.0.2:0/1"}, map[string][]string{"n1": {"10.0.0.1:0/9"}})
+	if len(got) != 1 || got[0].Address != "10.0.0.1:0/2" {
+		t.Errorf("no client was known: got %+v", got)
 	}
 }
 

@@ -113,7 +113,9 @@ func (s *Steps) LayAnew(
 
 // goOnWithout has another host of the group stand in for a partner that is down, if one is up. All other
 // failures of the hosts end the attachment.
-func (s *Steps) goOnWithout(ctx context.Context, v *v1alpha1.CacheVolume, node string, failures map[string]error) error {
+func (s *Steps) goOnWithout(
+	ctx context.Context, v *v1alpha1.CacheVolume, node string, open []string, failures map[string]error,
+) error {
 	if failure, failed := failures[node]; failed {
 		return failure
 	}
