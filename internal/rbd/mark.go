@@ -109,7 +109,8 @@ func (c *Cluster) ReleaseImage(ctx context.Context, ref ImageRef, note string) e
 					return metadataChange{}, nil
 				}
 				return metadataChange{
-					set: map[string]string{markReleased: note}, remove: []string{markKubernetes, markVolume, markNote, markDeleted, markTrashed},
+					set:    map[string]string{markReleased: note},
+					remove: []string{markKubernetes, markVolume, markNote, markDeleted, markTrashed},
 				}, c.foreign(has)
 			})
 		})

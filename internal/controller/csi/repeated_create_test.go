@@ -87,10 +87,10 @@ func TestARepeatedCreateKeepsWhatWasUsed(t *testing.T) {
 			w.images.notes[imageNamed("b")] = volumes.Note{Later: true}
 		}, []string{"a later version"}},
 	} {
-		for kind, make := range copies {
+		for kind, create := range copies {
 			t.Run(kind+", "+name, func(t *testing.T) {
 				w := newWorld(t)
-				request := make(t, w)
+				request := create(t, w)
 				_, err := w.service.CreateVolume(t.Context(), request)
 				must(t, err)
 				tc.since(t, w)
@@ -118,10 +118,10 @@ func TestARepeatedCreateKeepsWhatWasUsed(t *testing.T) {
 // TestARepeatedCreateTakesTheImageThatIsComplete: nobody has used it yet, and it may be all that is left of
 // what it was made of.
 func TestARepeatedCreateTakesTheImageThatIsComplete(t *testing.T) {
-	for kind, make := range copies {
+	for kind, create := range copies {
 		t.Run(kind, func(t *testing.T) {
 			w := newWorld(t)
-			request := make(t, w)
+			request := create(t, w)
 			_, err := w.service.CreateVolume(t.Context(), request)
 			must(t, err)
 			must(t, w.withoutSource())
@@ -141,10 +141,10 @@ func TestARepeatedCreateTakesTheImageThatIsComplete(t *testing.T) {
 
 // TestARepeatedCreateKeepsAnImageThatSaysNothing: nobody knows whose data it has.
 func TestARepeatedCreateKeepsAnImageThatSaysNothing(t *testing.T) {
-	for kind, make := range copies {
+	for kind, create := range copies {
 		t.Run(kind, func(t *testing.T) {
 			w := newWorld(t)
-			request := make(t, w)
+			request := create(t, w)
 			_, err := w.service.CreateVolume(t.Context(), request)
 			must(t, err)
 			w.beforeItWasMade("b")
