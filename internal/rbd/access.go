@@ -94,6 +94,9 @@ func (c *Cluster) BlocklistRemove(ctx context.Context, address string) error {
 	return err
 }
 
+// entryOf names a client's entry on the blocklist.
+func entryOf(address string) string { return "client " + canonical(address) }
+
 // blocklist adds the clients, replaces entries that end too early, and returns when no OSD serves
 // the clients any more.
 func blocklist(conn *rados.Conn, life time.Duration, address string) error {

@@ -112,3 +112,28 @@ func TestADeadlineIsNotTheCallersDoingButACancelIs(t *testing.T) {
 		}
 	})
 }
+
+// TestAClientsEntryIsChangedByOneCallAtATime: a call that nobody waits for any more goes on, and the volume's
+// lock does not hold back its successor. If it has yet to remove an entry, to add it anew for longer, it must
+// not do so after another call has fenced the client.
+func TestAClientsEntryIsChangedByOneCallAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		options := Options{}.withDefaults()
+		c, release := &Cluster{id: "c", options: options, gate: newGate("c", 1, 4, time.Second)}, make(chan struct{})
+		defer close(release)
+		if err := hang(t.Context(), c.gate, "blocklist_add", entryOf("10.0.0.1:0/1"), release); !errors.Is(err, ErrUnavailable) {
+			t.Fatalf("got %v", err)
+		}
+		for name, change := range map[string]func() error{
+			"add":    func() error { return c.BlocklistAdd(t.Context(), "10.0.0.1:0/1", time.Hour) },
+			"remove": func() error { return c.BlocklistRemove(t.Context(), "10.0.0.1:0/1") },
+		} {
+			if err := change(); err == nil || !strings.Contains(err.Error(), "an earlier call on it has not ended") {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if err := c.BlocklistRemove(t.Context(), "10.0.0.2:0/1"); err == nil || !strings.Contains(err.Error(), "1 calls are ahead of it") {
+			t.Errorf("another client: %v", err)
+		}
+	})
+}
