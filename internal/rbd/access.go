@@ -76,10 +76,7 @@ const BlocklistForGood = 10 * 365 * 24 * time.Hour
 // ends too early is therefore removed and added again, and the client can write in between. So
 // fence a client before its successor may write. An entry that ends later is left alone.
 func (c *Cluster) BlocklistAdd(ctx context.Context, address string, life time.Duration) error {
-	_, err := call(ctx, c, "blocklist_add", "client "+address, func(conn *rados.Conn) (struct{}, error) {
-		return struct{}{}, blocklist(conn, life, address)
-	})
-	return err
+	return callOnEntry(ctx, c, "blocklist_add", address, func(conn *rados.Conn) error { return blocklist(conn, life, address) })
 }
 
 // BlocklistRemove removes a client from the list. If the client still exists, it can write again at
@@ -88,10 +85,7 @@ func (c *Cluster) BlocklistRemove(ctx context.Context, address string) error {
 	if err := checkClientAddress(address); err != nil {
 		return err
 	}
-	_, err := call(ctx, c, "blocklist_remove", "client "+address, func(conn *rados.Conn) (struct{}, error) {
-		return struct{}{}, blocklistRemove(conn, address)
-	})
-	return err
+	return callOnEntry(ctx, c, "blocklist_remove", address, func(conn *rados.Conn) error { return blocklistRemove(conn, address) })
 }
 
 // entryOf names a client's entry on the blocklist.

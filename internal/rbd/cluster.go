@@ -211,6 +211,14 @@ func callAlone[T any](ctx context.Context, c *Cluster, op, what string, ref Imag
 	return callThrough(ctx, c, c.gate, order{op: op, what: what, alone: ref.String()}, fn)
 }
 
+// callOnEntry is call for what changes a client's entry on the blocklist. An earlier call that nobody waits for any
+// more may still be about to remove the entry, so the next one waits until that has really ended.
+func callOnEntry(ctx context.Context, c *Cluster, op, address string, fn func(*rados.Conn) error) error {
+	_, err := callThrough(ctx, c, c.gate, order{op: op, what: "client " + address, alone: entryOf(address)},
+		func(conn *rados.Conn) (struct{}, error) { return struct{}{}, fn(conn) })
+	return err
+}
+
 type order struct{ op, what, alone string }
 
 func callThrough[T any](ctx context.Context, c *Cluster, g *gate, o order, fn func(*rados.Conn) (T, error)) (T, error) {
