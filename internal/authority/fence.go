@@ -71,7 +71,9 @@ func TakenFrom(v *v1alpha1.CacheVolume) (node string, forced bool) {
 }
 
 // MayBeLate reports whether clients may have the image of an attached volume open that [Late] finds.
-func MayBeLate(v *v1alpha1.CacheVolume) bool { return v.Status.AttachedNode != "" && len(v.Status.Fenced) > 0 }
+func MayBeLate(v *v1alpha1.CacheVolume) bool {
+	return v.Status.AttachedNode != "" && len(v.Status.Fenced) > 0
+}
 
 // Late returns clients to fence that have the image open although their host lost the volume by
 // force in an earlier attachment. A dev_connect that was under way there has mapped the image

@@ -15,6 +15,7 @@ func (m *Model) control(s *state, out emit) {
 		}
 	}
 	m.unfences(s, try)
+	m.forgets(s, try)
 	if s.ctl.op != opNone {
 		m.step(s, try)
 		return
@@ -31,6 +32,7 @@ func (m *Model) control(s *state, out emit) {
 		try(giveUpBegins, h, func(n *state) bool { return m.beginUnpublish(n, h, true) })
 	}
 	try(settleBegins, 0, m.beginSettle)
+	m.fencesLate(s, try)
 	m.orders(s, try)
 	m.repairs(s, try)
 	m.cleanUps(s, try)
@@ -114,10 +116,11 @@ func (m *Model) beginUnpublish(n *state, h uint8, dead bool) bool {
 		holder.twin = false
 	}
 	plan, ok := m.real.detach(n.rec, h, holder, dead)
-	if !ok || plan.Gone {
+	if !ok || plan.Gone || !dead && !m.unstaged(&n.host[h]) {
 		return false
 	}
-	c := controller{op: opUnpublish, node: h, lost: h, fence: plan.Fence, clean: plan.Clean, pc: unpublishDetach}
+	c := controller{op: opUnpublish, node: h, lost: h, fence: plan.Fence, comes: m.comes(plan), clean: plan.Clean, pc: unpublishDetach}
+	c.given = dead && m.has(Late)
 	if !m.on(CleanReadBeforeAuthorityCeph) {
 		c.clean = true
 	}
@@ -213,7 +216,7 @@ func (m *Model) advance(s *state) bool {
 			if relay && !m.on(ResizedAfterDrop) {
 				r.resize()
 			}
-			r.attached, r.client, r.fencedNow, r.flush, r.claim, r.uncached = node, 0, 0, false, false, false
+			r.attached, r.client, r.fencedNow, r.comingNow, r.flush, r.claim, r.uncached = node, 0, 0, 0, false, false, false
 			r.epoch++
 		})
 	case publishDrop:
@@ -257,23 +260,7 @@ func (m *Model) advanceUnpublish(s *state) bool {
 		c.pc = unpublishRecord
 		return true
 	case unpublishRecord:
-		c.pc = unpublishFence
-		found := c.clients
-		if found == 0 {
-			if c.op != opUnpublish {
-				c.pc = c.fenced()
-			}
-			return true
-		}
-		whose := s.ownersOf(found, c.lost)
-		blocked := s.ceph.blocked
-		return m.swap(s, func(r *record) {
-			for h := range whose {
-				r.fenced[h] |= whose[h]
-			}
-			r.fencedNow |= found
-			r.earlier |= found & blocked
-		})
+		return m.recordFence(s)
 	case unpublishFence:
 		c.clients, c.pc = 0, c.fenced()
 		m.fence(s)
@@ -291,8 +278,11 @@ func (m *Model) advanceUnpublish(s *state) bool {
 	case transferPrepare, transferRecord, transferClear, transferCleared, transferPlace:
 		return m.transfer(s)
 	case unpublishDetach:
-		clean := c.clean
+		clean, coming := c.clean, s.comesLater([hosts + 1]set{})
 		done := m.swap(s, func(r *record) {
+			if coming {
+				r.expect(s.ctl.lost)
+			}
 			r.attached, r.client, r.flush, r.claim, r.uncached = nobody, 0, false, false, false
 			r.inCache = r.inCache && !clean
 		})

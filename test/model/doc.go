@@ -40,6 +40,10 @@
 // answered. The file survives a power loss here, which a real one need not. That is a world of its own,
 // which begins when the disk of one host has failed already (see roots).
 //
+// A map that comes after its node was given up is a world of its own. It begins when NodeStage has read the
+// record and dev_connect has not mapped the image. There a device writes back from its assembly on, before
+// csi-node has put its client on record.
+//
 // What escached and csi-node decide by themselves is modelled by hand, with a guard where a promise
 // hangs on it: when a fenced holder gives its device up, how a failed disk is marked and reported, in
 // which mode a device is connected.
@@ -69,6 +73,11 @@
 //   - A Primary without a disk whose peer comes back acknowledges nothing before csi-node's next look
 //     has counted that peer in place of its own copy. If the link was down when the disk failed, the
 //     kernel does not wait for that look.
+//   - csi-controller fences a client that is late within the 30 s for which a silent client keeps its lock,
+//     and within the hour for which krbd shuts out the one whose lock was broken.
+//   - What a late device writes back does no harm before another host can write to the image: it is what all
+//     current copies have.
+//   - A kubelet stages no volume while csi-controller takes it from its node, if that node lives.
 //   - A host that has its replica when it is asked for it has it still a moment later, when the replica
 //     is confirmed.
 //   - An operator who discards a cache gives up what its former holder acknowledges afterwards, too.
@@ -98,7 +107,7 @@
 //     to be current.
 //   - Replacing a copy whose old partner is asked about after the new one is counted: a host changes its
 //     partner before it fills the new one.
-//   - What dm-writecache writes back between its assembly and the record of its client.
-//   - Fencing a map that a former holder makes after the next attachment (authority.Late). It keeps out
-//     one more host that may not write, so that the next holder does not wait for ever.
+//   - A dev_connect that csi-controller itself has asked for, to have a cache written back, and that ends after
+//     it was given up.
+//   - That a late client is put on record first and on the blocklist after that.
 package model

@@ -27,6 +27,7 @@ const (
 	Resizing                     // caches are to get another size
 	Outside                      // n4 is not in the group, and may have the volume without a cache
 	Removed                      // a copy was removed, and what removed it died
+	Late                         // maps come late, and write back before anybody asks whether they may be used
 	Seconds                      // the power fails in the seconds in which nobody has counted what only the peer has
 )
 

@@ -2,6 +2,32 @@ package model
 
 import "github.com/escache/escache-csi/internal/authority"
 
+// recordFence puts the clients on record that are about to be fenced.
+func (m *Model) recordFence(s *state) bool {
+	c := &s.ctl
+	c.pc = unpublishFence
+	found := c.clients
+	whose := s.ownersOf(found, c.lost)
+	coming := s.comesLater(whose)
+	if found == 0 && !coming {
+		if c.op != opUnpublish {
+			c.pc = c.fenced()
+		}
+		return true
+	}
+	blocked := s.ceph.blocked
+	return m.swap(s, func(r *record) {
+		if coming {
+			r.expect(s.ctl.lost)
+		}
+		for h := range whose {
+			r.fenced[h] |= whose[h]
+		}
+		r.fencedNow |= found
+		r.earlier |= found & blocked
+	})
+}
+
 // fence puts the clients on the blocklist. Ceph does not change when an entry ends that is there
 // already; such an entry is removed, and added again.
 func (m *Model) fence(s *state) {
@@ -102,7 +128,7 @@ func (s *state) ownersOf(found set, node uint8) [hosts + 1]set {
 func (m *Model) othersGiveUp(s *state, node uint8) bool {
 	ok := true
 	s.rec.replicas.without(node).each(func(h uint8) {
-		if s.rec.fenced[h] == 0 {
+		if s.rec.fenced[h] == 0 && !s.rec.coming.has(h) {
 			return
 		}
 		if s.reaches(h) && m.mayGiveUp(s, h, s.rec.given()) {

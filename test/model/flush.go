@@ -59,7 +59,7 @@ func (m *Model) advanceFlush(s *state) bool {
 	case flushAttach:
 		c.pc = m.flushFrom()
 		return m.swap(s, func(r *record) {
-			r.attached, r.client, r.fencedNow, r.flush, r.claim = s.ctl.node, 0, 0, true, false
+			r.attached, r.client, r.fencedNow, r.comingNow, r.flush, r.claim = s.ctl.node, 0, 0, 0, true, false
 			r.epoch++
 		})
 	case flushAbandon:
@@ -130,7 +130,7 @@ func (m *Model) endFlush(s *state, dead bool) bool {
 		s.ctl = controller{}
 		return !dead
 	}
-	s.ctl = controller{op: opUnpublish, node: h, lost: h, fence: plan.Fence, clean: plan.Clean, pc: unpublishDetach}
+	s.ctl = controller{op: opUnpublish, node: h, lost: h, fence: plan.Fence, comes: m.comes(plan), clean: plan.Clean, pc: unpublishDetach}
 	if plan.Fence {
 		s.ctl.pc = unpublishList
 	}

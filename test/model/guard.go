@@ -66,11 +66,14 @@ const (
 	CephHasWhatIsGivenUp
 	MissingOutdated
 	RenewedTogether
-	guardsEnd
+	FencedWithoutClient
+	LateFenced
+	UnstageWaits
+	LateFencedInUse // the last: 64 have a bit
 )
 
 // AllGuards is the protocol as it is meant.
-const AllGuards = guardsEnd - 1
+const AllGuards = LateFencedInUse | (LateFencedInUse - 1)
 
 // Precautions tells what each guard is.
 var Precautions = map[Guard]string{
@@ -135,6 +138,10 @@ var Precautions = map[Guard]string{
 	OutsideMachineKnown:      "only the machine that has a volume without a cache can say that it has no map any more",
 	MissingOutdated:          "a copy that is missing beside one that is kept is on record as outdated before it is laid again",
 	RenewedTogether:          "with the node's own copy the other one is laid anew, too",
+	FencedWithoutClient:      "a node that is given up stays on record without a client if none of it is known and one may come",
+	LateFenced:               "a client that has the image open late is fenced before its lock is broken",
+	UnstageWaits:             "a node has unstaged a volume only when no dev_connect runs there",
+	LateFencedInUse:          "such a client is fenced also if the holder's client is on record",
 	PermitEndsWithAttachment: "a connect drops the permit that an earlier attachment has left",
 }
 

@@ -40,6 +40,9 @@ func (m *Model) mapImage(s *state, h uint8) bool {
 		if at := s.mappedAt(holder); at != nobody && s.host[at].storage {
 			return false
 		}
+		if !m.breaksLock(s, holder) {
+			return false
+		}
 		s.ceph.blocked, s.ceph.brief = s.ceph.blocked.with(holder), s.ceph.brief.with(holder)
 	}
 	c := s.newClient()
@@ -184,10 +187,10 @@ func (s *state) land(h uint8) bool {
 	if !n.storage || s.ceph.blocked.has(n.client) {
 		return false
 	}
-	s.ceph.value, n.landed = n.back, true
-	if s.rec.attached != h {
+	if s.rec.attached != h && s.harms(h) {
 		s.breaks(1, whyOldWriteBack)
 	}
+	s.ceph.value, n.landed = n.back, true
 	return true
 }
 

@@ -25,6 +25,7 @@ var worlds = []struct {
 	{"permits and restored records", Bounds{Writes: 2, Epochs: 2, Faults: 3, With: Permits | SetBack | Power | Links}, 11, 9},
 	{"fenced holders that live", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Living | Links | Control}, 18, 11},
 	{"fenced holders of drained volumes", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Living | Draining | Links}, 14, 10},
+	{"late maps", Bounds{Writes: 1, Epochs: 2, Faults: 3, With: Late | Links | Storage}, 22, 12},
 	{"drains", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Draining | Power | Links | Crashes | Spares}, 14, 10},
 	{"discards", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Discards | Power | Control | Spares}, 14, 10},
 	{"restored records", Bounds{Writes: 1, Epochs: 2, Faults: 2, With: SetBack | Draining | Power | Spares}, 13, 9},
@@ -141,6 +142,10 @@ func TestEveryGuardIsNeeded(t *testing.T) {
 		{WaitsForCsiNode, 2, world(1, 2, Permits|Failing|Power)},
 		{PrimaryPeerSeen, 4, world(1, 2, Failing|Control)},
 
+		{FencedWithoutClient, 1, world(1, 3, Late|Links|Storage)},
+		{LateFenced, 1, world(1, 3, Late|Links|Storage)},
+		{UnstageWaits, 1, world(1, 3, Late|Links|Storage)},
+		{LateFencedInUse, 1, world(1, 3, Late|Links|Storage)},
 		{PeerHasWhatIsGivenUp, 3, world(1, 1, Living|Links)},
 		{CephHasWhatIsGivenUp, 3, world(1, 1, Living|Links)},
 		{FencedMapNotUsed, 3, world(1, 0, Living)},

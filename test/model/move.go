@@ -85,6 +85,8 @@ const (
 	transferGoesOn
 	resizeWanted
 	controllerDrops
+	fenceLate
+	forgetHost
 	kinds
 )
 
@@ -174,6 +176,8 @@ var texts = map[kind]string{
 	transferBegins:    "the controller begins to move the volume to a group with %s",
 	transferGoesOn:    "the controller goes on with the move to another group",
 	controllerDrops:   "the controller removes the copy on %s, the first of those that it was to remove, and dies",
+	fenceLate:         "client %d, which has opened the image late, is put on record and on the blocklist",
+	forgetHost:        "nobody waits for a map of %s any more",
 	controllerFlushes: "ControllerPublish begins, and has %s write back first",
 }
 
@@ -185,7 +189,7 @@ func (m move) text(before *state) string {
 	case cutLink, healLink, connect, controllerMoves, transferBegins:
 		low, high := hostsOf(m.host)
 		return fmt.Sprintf(form, names[low]+" and "+names[high])
-	case expire, unfence, outsiderBlocks, outsideEnds:
+	case expire, unfence, outsiderBlocks, outsideEnds, fenceLate:
 		return fmt.Sprintf(form, m.host)
 	case controllerStep:
 		return fmt.Sprintf(form, before.ctl.text())
@@ -220,7 +224,7 @@ func (m *Model) environment(s *state, out emit) {
 		}
 	}
 	s.ceph.blocked.each(func(c uint8) {
-		if s.ceph.brief.has(c) {
+		if s.ceph.brief.has(c) && m.expires(s) {
 			try(expire, c, false, func(n *state) { n.unblock(c) })
 		}
 	})
@@ -316,10 +320,9 @@ func (m *Model) kernel(s *state, h uint8, out emit) { //nolint:cyclop // a list 
 		})
 		try(answerLost, h, func(n *state) bool { return m.granted(n, h) && n.rec != s.rec })
 	}
-	if !at.device {
-		return
+	if at.device || m.early(at) {
+		m.data(s, h, try)
 	}
-	m.data(s, h, try)
 }
 
 // data is what a device does.

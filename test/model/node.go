@@ -48,7 +48,10 @@ func (m *Model) stage(s *state, h uint8, try func(kind, func(*state) bool)) { //
 	at := &s.host[h]
 	switch at.stage {
 	case stageIdle:
-		if at.given != 0 && at.control && (at.unused || m.has(Living) && at.device && at.tag < at.given || (!at.device && !at.primary)) {
+		if at.given == 0 || !at.control || m.leaving(s, h) {
+			return
+		}
+		if at.unused || m.has(Living) && at.device && at.tag < at.given || (!at.device && !at.primary) {
 			try(stageBegins, func(n *state) bool {
 				if !m.mayStage(n, h, at.given) {
 					return false

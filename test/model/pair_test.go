@@ -33,6 +33,7 @@ func TestOnlyTheFirstOfTheUntouchedHostsIsTried(t *testing.T) {
 		"n3 has had the volume":        {func(s *state) { s.host[2].given = 1 }, true},
 		"a link of n4 is cut":          {func(s *state) { s.cut = s.cut.with(pair(0, 3)) }, true},
 		"n3 has a client on record":    {func(s *state) { s.rec.fenced[2] = set(0).with(1) }, true},
+		"a map of n3 may come":         {func(s *state) { s.rec.coming = set(0).with(2) }, true},
 		"a backup names n3":            {func(s *state) { s.saved = s.rec; s.saved.attached = 2 }, true},
 	} {
 		t.Run(what, func(t *testing.T) {

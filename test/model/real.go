@@ -132,6 +132,7 @@ func (r *record) volume() *v1alpha1.CacheVolume {
 	if r.client != 0 {
 		v.Status.ClientAddress = address(r.client)
 	}
+	r.coming.each(func(h uint8) { v.Status.Fenced = append(v.Status.Fenced, r.absentee(h)) })
 	for h, of := range r.fenced {
 		of.each(func(c uint8) {
 			v.Status.Fenced = append(v.Status.Fenced, r.entry(h, c))

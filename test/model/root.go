@@ -14,6 +14,9 @@ func (m *Model) roots() []root {
 			{"a volume that nobody has, dirty on n1 and n2", dirtyBefore()},
 		}
 	}
+	if m.has(Late) {
+		return []root{{"a volume that is published to n1 and dirty; n1 is cut off while it connects", published()}}
+	}
 	if m.has(Removed) {
 		return []root{
 			{"a clean volume that nobody has; its copy on n2 was removed, and what removed it died", halfRemoved()},

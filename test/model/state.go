@@ -15,6 +15,7 @@ type set uint8
 func (s set) has(i uint8) bool    { return s&(1<<i) != 0 }
 func (s set) with(i uint8) set    { return s | 1<<i }
 func (s set) without(i uint8) set { return s &^ (1 << i) }
+func (s set) size() int           { return bits.OnesCount8(uint8(s)) }
 func (s set) each(do func(uint8)) {
 	for i := range uint8(8) {
 		if s.has(i) {
@@ -40,6 +41,8 @@ type record struct {
 	client    uint8
 	fenced    [hosts + 1]set // clients on record as fenced, by their host; the last are those of whom nobody knows it
 	fencedNow set            // those of the running epoch
+	coming    set            // hosts that may still map the image, and of which no client was known when they were fenced
+	comingNow set            // those of the running epoch
 	earlier   set            // those that were on the blocklist before they were fenced
 	uncached  bool           // the attachment has no cache
 	claim     bool           // it is to write through in this attachment
@@ -141,6 +144,8 @@ type controller struct {
 	stale   bool // the record was written since it was read
 	held    bool
 	fence   bool
+	given   bool // Kubernetes has given the node up
+	comes   bool // the node may still map the image
 	clean   bool
 	flushed bool
 	over    bool // a take-over: nothing is laid again
@@ -217,7 +222,7 @@ func (r *record) pair() uint8 {
 // untouched reports whether a host has never had to do with the volume.
 func (s *state) untouched(h uint8) bool {
 	anywhere := s.rec.replicas | s.rec.outdated | s.saved.replicas | s.saved.outdated | s.ctl.move | s.ctl.renew |
-		s.rec.moving | s.saved.moving
+		s.rec.moving | s.saved.moving | s.rec.coming
 	if s.host[h] != unused() || anywhere.has(h) || s.stale[h] != 0 || s.rec.fenced[h] != 0 || s.saved.fenced[h] != 0 {
 		return false
 	}

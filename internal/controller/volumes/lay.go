@@ -85,8 +85,8 @@ func (s *Steps) LayAnew(
 		switch {
 		case partner == node:
 		case slices.Contains(open, partner):
-			return nil, s.relayWithout(ctx, v, node, open, fmt.Errorf("node %s still has the device of an earlier attachment, which is open "+
-				"(unmount it, or switch the node off): %w", partner, ErrUnavailable))
+			return nil, s.relayWithout(ctx, v, node, open, fmt.Errorf("node %s still has the device of an earlier attachment, and it "+
+				"is open (unmount it, or switch the node off): %w", partner, ErrUnavailable))
 		case !s.Book.Ready(v.Spec.Group, partner):
 			return nil, s.relayWithout(ctx, v, node, open, fmt.Errorf("node %s was not ready when last asked: %w", partner, ErrUnavailable))
 		}

@@ -108,7 +108,8 @@ func printHistory(c *console.Console, v *v1alpha1.CacheVolume) {
 		line("Drained", "for %s, epoch %d, since %s", claim.Owner, claim.Epoch, claim.Since.Format(time.DateTime))
 	}
 	for _, f := range s.Fenced {
-		line("Fenced", "%s of %s in epoch %d, %s", cmp.Or(f.Address, "no client that is known"), f.Node, f.Epoch, f.Time.Format(time.DateTime))
+		client := cmp.Or(f.Address, "no client that is known")
+		line("Fenced", "%s of %s in epoch %d, %s", client, f.Node, f.Epoch, f.Time.Format(time.DateTime))
 	}
 	if s.Repair != nil {
 		line("Repair", "of the copy on %s, onto %s, since %s", s.Repair.Lost, cmp.Or(s.Repair.Substitute, "a host not chosen yet"),
