@@ -71,7 +71,8 @@ func checkClass(class *storagev1.StorageClass, clusters, groups []string) checkl
 	}
 	switch {
 	case len(missing) > 0 && len(missing) == len(p.NodeGroups):
-		return checklist.Badf(checklist.Failed, "correct its parameter nodeGroups", "none of its NodeGroups is there: %s", shortlist.Of(missing))
+		return checklist.Badf(checklist.Failed, "correct its parameter nodeGroups", "none of its NodeGroups is there: %s",
+			shortlist.Of(missing))
 	case len(missing) > 0:
 		return checklist.Badf(checklist.Warning, "correct its parameter nodeGroups", "these of its NodeGroups are not there: %s",
 			shortlist.Of(missing))

@@ -36,14 +36,7 @@ func (f Filter) Choose(all Objects, claim func(metav1.Object) string) Objects {
 			}
 		}
 	}
-	for i := range all.ReadOnly {
-		if one := &all.ReadOnly[i]; f.ReadOnly(one, claim(one)) {
-			volumes[one.Name] = true
-			if !f.Problems || all.Faults.Wrong(trouble.Volume, one.Name) {
-				out.ReadOnly = append(out.ReadOnly, *one)
-			}
-		}
-	}
+	out.ReadOnly = f.readOnly(all, claim, volumes)
 	hosts := map[string]bool{}
 	for i := range all.Groups {
 		g := &all.Groups[i]
@@ -75,6 +68,23 @@ func (f Filter) Choose(all Objects, claim func(metav1.Object) string) Objects {
 	out.Troubles = slices.DeleteFunc(slices.Clone(all.Troubles), func(t trouble.Trouble) bool {
 		return t.Kind != trouble.Driver && !kept[t.Kind][t.Name]
 	})
+	return out
+}
+
+// readOnly returns the read-only volumes that fit. It adds those to volumes that are chosen, whether
+// or not they have a problem.
+func (f Filter) readOnly(all Objects, claim func(metav1.Object) string, volumes map[string]bool) []v1alpha1.ReadOnlyVolume {
+	var out []v1alpha1.ReadOnlyVolume
+	for i := range all.ReadOnly {
+		one := &all.ReadOnly[i]
+		if !f.ReadOnly(one, claim(one)) {
+			continue
+		}
+		volumes[one.Name] = true
+		if !f.Problems || all.Faults.Wrong(trouble.Volume, one.Name) {
+			out = append(out, *one)
+		}
+	}
 	return out
 }
 
