@@ -1,11 +1,11 @@
 package model
 
 // Guard is one precaution of the protocol. The explorer can go without any of them.
-type Guard uint64
+type Guard int
 
 // The guards.
 const (
-	FenceBeforeDetach Guard = 1 << iota
+	FenceBeforeDetach Guard = iota
 	FenceForYears
 	FenceKeptWhileMapped
 	HandlerAsks
@@ -69,11 +69,9 @@ const (
 	FencedWithoutClient
 	LateFenced
 	UnstageWaits
-	LateFencedInUse // the last: 64 have a bit
+	LateFencedInUse
+	guardsEnd
 )
-
-// AllGuards is the protocol as it is meant.
-const AllGuards = LateFencedInUse | (LateFencedInUse - 1)
 
 // Precautions tells what each guard is.
 var Precautions = map[Guard]string{

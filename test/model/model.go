@@ -8,24 +8,28 @@ type Bounds struct {
 	With Family
 }
 
-// Model is the protocol with some of its guards.
+// Model is the protocol, whole or without some of its guards.
 type Model struct {
-	Guards Guard
 	Bounds Bounds
 
-	real rules
+	without [guardsEnd]bool
+	real    rules
 }
 
-// New returns a model.
-func New(guards Guard, bounds Bounds) *Model {
+// New returns a model of the protocol without some guards.
+func New(bounds Bounds, without ...Guard) *Model {
 	group := names[:]
 	if bounds.With&Outside != 0 {
 		group = names[:outsider]
 	}
-	return &Model{Guards: guards, Bounds: bounds, real: newRules(group)}
+	m := &Model{Bounds: bounds, real: newRules(group)}
+	for _, g := range without {
+		m.without[g] = true
+	}
+	return m
 }
 
-func (m *Model) on(g Guard) bool { return m.Guards&g != 0 }
+func (m *Model) on(g Guard) bool { return !m.without[g] }
 
 // emit takes a state that a move leads to.
 type emit func(move, *state)
