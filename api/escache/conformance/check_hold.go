@@ -71,7 +71,7 @@ func (s *suite) extends(v *volume, held escache.HoldResponse) {
 
 func holdAgain(s *suite) {
 	if s.target.Engine != escache.EngineLog {
-		s.Skipf("with this engine I/O rests during a hold: there is nothing that a second one could lack")
+		s.Skipf("with this engine I/O rests during a hold, and a second one can lack nothing")
 	}
 	v := s.connected()
 	var first, second escache.HoldResponse
