@@ -19,7 +19,8 @@
 //   - attachedNode says who has the volume; epoch counts its attachments.
 //   - outdated lists the replicas that lack acknowledged writes. A node leaves the list only
 //     after a completed resync, or by an attachment that creates all replicas again.
-//   - fenced lists the Ceph clients that were put on the blocklist so that they cannot write.
+//   - fenced lists the Ceph clients that were put on the blocklist so that they cannot write. A node that lost
+//     the volume by force, and of which no client was known, is listed without one: its map may still come.
 //
 // # The order
 //
@@ -32,7 +33,8 @@
 //   - csi-controller: may this node have the volume ([Attach])? May it be taken from this node
 //     ([Detach])? Has the truth moved to Ceph by now ([Settled], [Drained], [EndFlush])? Which host
 //     writes back first ([Flushers]), whom to fence ([Clients], [Late]), which entry may leave the
-//     blocklist ([MapGone]), may a lost replica be replaced ([Substitutable], [Resynced]), and may
+//     blocklist ([MapGone]), which copies are created again and which of them do not count yet ([Renewed],
+//     [Unfilled]), may a lost replica be replaced ([Substitutable], [Resynced]), and may
 //     dirty data be given up ([Discard])?
 //   - csi-node, right before it connects the device: may this node write, in this epoch ([MayStage])?
 //   - The arbiter, asked by a host that has lost its peer and whose I/O is frozen until the answer:
