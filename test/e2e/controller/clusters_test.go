@@ -107,7 +107,7 @@ func trashOfOthers(t *testing.T, w *world, ours, theirs *driver) {
 	}
 	d := leader(t, time.Minute, w.launch(t, "c", soon...))
 	// Its own cluster leaves it there too: it was not the driver that moved it.
-	if out, err := w.orphans(); err != nil || !strings.Contains(out, "image "+image) || !strings.Contains(out, "rbd trash restore") {
+	if out, err := w.orphans(); err != nil || !strings.Contains(out, "/rbd/"+image+" ") || !strings.Contains(out, "rbd trash restore") {
 		t.Errorf("orphans: %v\n%s", err, out)
 	}
 	for line := range strings.Lines(w.rbd(t, "trash", "ls", "rbd")) {
