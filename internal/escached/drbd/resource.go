@@ -17,6 +17,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/atomicfile"
+	"github.com/escache/escache-csi/internal/escached/listing"
 )
 
 // Resource is one replicated device with its two ends. The caller has checked all strings: names
@@ -182,13 +183,15 @@ func (f Files) Forget(name string) error {
 
 // List returns the names of the resources that begin with the prefix, sorted.
 func (f Files) List(prefix string) ([]string, error) {
-	paths, err := filepath.Glob(filepath.Join(f.Dir, prefix+"*.res"))
+	files, err := listing.Names(f.Dir)
 	if err != nil {
 		return nil, fmt.Errorf("list DRBD resources: %w", err)
 	}
-	names := make([]string, 0, len(paths))
-	for _, p := range paths {
-		names = append(names, strings.TrimSuffix(filepath.Base(p), ".res"))
+	var names []string
+	for _, file := range files {
+		if name, is := strings.CutSuffix(file, ".res"); is && strings.HasPrefix(name, prefix) {
+			names = append(names, name)
+		}
 	}
 	slices.Sort(names)
 	return names, nil

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/internal/command"
+	"github.com/escache/escache-csi/internal/escached/listing"
 )
 
 // Reasons for which an image cannot be mapped or unmapped.
@@ -178,13 +179,13 @@ func (c *Client) Unmap(ctx context.Context, volume string, id int) error {
 // Find returns escached's maps of an image, sorted by ID. An empty name matches any. Maps that
 // others have made, without a client of their own, are not listed.
 func (c *Client) Find(pool, image string) ([]Device, error) {
-	dirs, err := os.ReadDir(c.bus("devices")) // not Glob, which does not tell of what it cannot read
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	dirs, err := listing.Names(c.bus("devices"))
+	if err != nil {
 		return nil, fmt.Errorf("list rbd devices: %w", err)
 	}
 	var out []Device
 	for _, dir := range dirs {
-		d, ours, err := readDevice(c.bus(filepath.Join("devices", dir.Name())))
+		d, ours, err := readDevice(c.bus(filepath.Join("devices", dir)))
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
 			continue // unmapped meanwhile
 		}

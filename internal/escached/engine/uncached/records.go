@@ -11,6 +11,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/atomicfile"
+	"github.com/escache/escache-csi/internal/escached/listing"
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
@@ -56,17 +57,14 @@ func read(path string) (record Record, err error) {
 
 // List returns all records. Those that cannot be read are in the error.
 func (r Records) List() ([]Record, error) {
-	files, err := os.ReadDir(r.dir) // not Glob, which does not tell of what it cannot read
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
+	files, err := listing.Names(r.dir)
 	errs := []error{err}
 	var all []Record
 	for _, file := range files {
-		if !strings.HasPrefix(file.Name(), volume.NamePrefix) {
+		if !strings.HasPrefix(file, volume.NamePrefix) {
 			continue // half-written
 		}
-		record, err := read(filepath.Join(r.dir, file.Name()))
+		record, err := read(filepath.Join(r.dir, file))
 		switch {
 		case err == nil:
 			all = append(all, record)

@@ -13,6 +13,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/atomicfile"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/cache/log/control"
+	"github.com/escache/escache-csi/internal/escached/listing"
 )
 
 // plan says what one cache is to be: it is written before the process is asked, so a change that was
@@ -90,13 +91,13 @@ func (r plans) get(name string) (plan, error) {
 // all returns the plans of all caches whose name has the prefix. One that cannot be read is there, with
 // its damage: its cache may be assembled.
 func (r plans) all(prefix string) (map[string]plan, error) {
-	files, err := os.ReadDir(r.dir) // not Glob, which does not tell of what it cannot read
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	files, err := listing.Names(r.dir)
+	if err != nil {
 		return nil, fmt.Errorf("list the plans of caches: %w", err)
 	}
 	all := map[string]plan{}
 	for _, file := range files {
-		name, is := strings.CutSuffix(file.Name(), planSuffix)
+		name, is := strings.CutSuffix(file, planSuffix)
 		if !is || !strings.HasPrefix(name, prefix) {
 			continue
 		}

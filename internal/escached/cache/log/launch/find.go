@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/escache/escache-csi/internal/escached/listing"
 	"github.com/escache/escache-csi/internal/pause"
 )
 
@@ -23,13 +24,13 @@ func (l Launcher) Running(name string) (bool, error) {
 // find returns the processes of a volume: those that run the program with --name NAME as the first
 // argument, and were started for it.
 func (l Launcher) find(name string) ([]int, error) {
-	paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	entries, err := listing.Names("/proc")
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
 	var pids []int
-	for _, path := range paths {
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry)
 		if err == nil && l.isOf(pid, name) {
 			pids = append(pids, pid)
 		}

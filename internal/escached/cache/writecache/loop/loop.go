@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/escache/escache-csi/internal/command"
+	"github.com/escache/escache-csi/internal/escached/listing"
 	"github.com/escache/escache-csi/internal/pause"
 )
 
@@ -53,16 +54,16 @@ func (c *Control) Find(backing string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	files, err := filepath.Glob(filepath.Join(c.sys, "loop*", "loop", "backing_file"))
+	devices, err := listing.Names(c.sys)
 	if err != nil {
 		return "", err
 	}
-	for _, file := range files {
-		path, err := os.ReadFile(file)
+	for _, name := range devices {
+		path, err := os.ReadFile(filepath.Join(c.sys, name, "loop", "backing_file"))
 		if err != nil {
-			continue // it was removed just now
+			continue // it is no loop device, or was removed just now
 		}
-		device := "/dev/" + filepath.Base(filepath.Dir(filepath.Dir(file)))
+		device := "/dev/" + name
 		// The file that the kernel names may be another node of the same device. If the loop device
 		// was made in a container that has ended, its path does not exist here. Then ask the loop
 		// device itself.

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/escache/escache-csi/internal/escached/listing"
 )
 
 const sectorBytes = 512
@@ -37,21 +39,24 @@ func (d *Driver) Find(backend string) (found Found, there bool, err error) {
 func All() (map[string]Found, error) { return files{sys: "/sys/block"}.all() }
 
 func (f files) all() (map[string]Found, error) {
-	paths, err := filepath.Glob(filepath.Join(f.sys, "nbd[0-9]*", "backend"))
+	devices, err := listing.Names(f.sys)
 	if err != nil {
 		return nil, fmt.Errorf("look for NBD devices: %w", err)
 	}
 	all := map[string]Found{}
-	for _, path := range paths {
-		name, err := os.ReadFile(path)
+	for _, device := range devices {
+		number, is := strings.CutPrefix(device, "nbd")
+		if !is {
+			continue
+		}
+		name, err := os.ReadFile(filepath.Join(f.sys, device, "backend"))
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
 			continue // it was disconnected just now
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read an NBD device's backend: %w", err)
 		}
-		dir := filepath.Dir(path)
-		index, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(dir), "nbd"))
+		index, err := strconv.Atoi(number)
 		if err != nil {
 			continue
 		}

@@ -222,6 +222,13 @@ func TestFindGoesByTheNameThatTheKernelKeeps(t *testing.T) {
 	}
 }
 
+// TestDevicesThatCannotBeListedAreNotNone: a device that is taken for gone stays connected for ever.
+func TestDevicesThatCannotBeListedAreNotNone(t *testing.T) {
+	if all, err := (files{sys: "/proc/version"}).all(); err == nil {
+		t.Errorf("got %v", all)
+	}
+}
+
 func TestACallInWhichTheKernelHangsEnds(t *testing.T) {
 	d := newFake(t)
 	goOn := make(chan struct{})
