@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/volumes"
@@ -133,5 +134,78 @@ func TestNoSnapshotIsTakenByARecordThatWasSetBack(t *testing.T) {
 				t.Errorf("taken: %v, on record: %v", w.images.taken, w.snapshots())
 			}
 		})
+	}
+}
+
+// takenOverSince makes a volume whose record was set back to before a take-over: detached, dirty, and with
+// two copies that count. The survivor has what was acknowledged since. The host that died has an older copy,
+// and is back.
+func (w *world) takenOverSince(id string) (v *v1alpha1.CacheVolume, back, survivor string) {
+	w.t.Helper()
+	v, back, survivor, _ = w.powerLoss(id)
+	if v.Status.Epoch != 1 || v.Status.AttachedNode != "" || v.Status.Authority != v1alpha1.AuthorityCache {
+		w.t.Fatalf("status %+v", v.Status)
+	}
+	_, err := w.publish(id, survivor)
+	must(w.t, err)
+	w.host(survivor).Stage(ref(v), oldClient, 2, "writeback")
+	w.host(survivor).Write(ref(v), 2*dirtyBytes)
+	w.host(survivor).Release(ref(v))
+	w.host(back).Restart(w.t)
+	w.setBack(v)
+	w.poll()
+	return v, back, survivor
+}
+
+// TestNothingIsWrittenBackByARecordThatWasSetBack: a host with an older copy would write it over what Ceph
+// has, or has the right to have. Each call that writes back first looks whether the record is the newest.
+func TestNothingIsWrittenBackByARecordThatWasSetBack(t *testing.T) {
+	verbs := map[string]func(*world) error{
+		"snapshot": func(w *world) error { _, err := w.snap("s", "pvc-1"); return err },
+		"clone":    func(w *world) error { return w.clone("b", "pvc-1") },
+		"group":    func(w *world) error { _, err := w.snapGroup("g", "pvc-1"); return err },
+		"delete":   func(w *world) error { return w.delete("pvc-1") },
+		"release": func(w *world) error {
+			w.askRelease("pvc-1", true)
+			return w.locked.Release(w.t.Context(), "pvc-1")
+		},
+		"third node": func(w *world) error { _, err := w.publish("pvc-1", other(w.volume("pvc-1"))); return err },
+		"move": func(w *world) error {
+			w.askMove("g2")
+			return w.locked.BeginMove(w.t.Context(), "pvc-1", func(context.Context, *v1alpha1.CacheVolume, string) (volumes.KeptVolume, error) {
+				return volumes.KeptVolume{}, nil
+			})
+		},
+	}
+	for verb, do := range verbs {
+		for name, noted := range map[string]bool{"the host says so": false, "the image says so": true} {
+			t.Run(verb+"/"+name, func(t *testing.T) {
+				w := newWorld(t, "n4", "n5", "n6")
+				must(t, w.api.Create(t.Context(), &v1alpha1.NodeGroup{
+					ObjectMeta: metav1.ObjectMeta{Name: "g2"}, Spec: v1alpha1.NodeGroupSpec{Nodes: []string{"n4", "n5", "n6"}},
+				}))
+				w.pollBoth()
+				v, back, survivor := w.takenOverSince("pvc-1")
+				if noted {
+					w.host(survivor).Stop()
+					w.poll()
+				} else {
+					delete(w.images.notes, volumes.ImageOf(v))
+				}
+				for range 2 {
+					wants(t, do(w), codes.FailedPrecondition, "older than", "pvc-1")
+				}
+				now := w.volume("pvc-1")
+				if now.Status.Epoch != v.Status.Epoch || now.Status.AttachedNode != "" {
+					t.Errorf("the record has changed: %+v", now.Status)
+				}
+				if !meta.IsStatusConditionTrue(now.Status.Conditions, v1alpha1.ConditionRecordBehindDisks) {
+					t.Error("nobody is told by a condition")
+				}
+				if !w.holds(back, v) {
+					t.Errorf("the older copy on %s was written back", back)
+				}
+			})
+		}
 	}
 }
