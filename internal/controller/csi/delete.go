@@ -53,7 +53,7 @@ func (s *service) delete(ctx context.Context, id string) error {
 	if err := s.UpToDate(ctx, v); err != nil {
 		return err
 	}
-	if err := s.NotBehind(ctx, v); err != nil && !errors.Is(err, volumes.ErrNotFound) {
+	if err := s.ImageNotNewer(ctx, v); err != nil {
 		return err
 	}
 	// The record was read again if it was written back: somebody may want to keep the image now.

@@ -40,8 +40,30 @@ func (s *Steps) UpToDate(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	if v.Status.Epoch == 0 {
 		return nil // no host has had it
 	}
-	_, err := authority.Confirmed(v, "", authority.Attachment{}, s.Reports(ctx, v, s.ReadyReplicas(v)))
+	return seenLater(v, s.Reports(ctx, v, s.ReadyReplicas(v)))
+}
+
+// seenLater returns an error if one of the reports is of a later attachment than the record of a volume.
+func seenLater(v *v1alpha1.CacheVolume, reports map[string]authority.Report) error {
+	_, err := authority.Confirmed(v, "", authority.Attachment{}, reports)
 	return err
+}
+
+// newest returns an error if a host that has reported, or the image, knows a later attachment than the
+// record of a volume that is to be written back.
+func (s *Steps) newest(ctx context.Context, v *v1alpha1.CacheVolume, reports map[string]authority.Report) error {
+	if err := seenLater(v, reports); err != nil {
+		return err
+	}
+	return s.ImageNotNewer(ctx, v)
+}
+
+// ImageNotNewer is NotBehind for a volume whose image may be gone, as that of one that is being deleted.
+func (s *Steps) ImageNotNewer(ctx context.Context, v *v1alpha1.CacheVolume) error {
+	if err := s.NotBehind(ctx, v); err != nil && !errors.Is(err, ErrNotFound) {
+		return err
+	}
+	return nil
 }
 
 // notSetBack returns an error if a host or the image knows a later attachment than the record of a

@@ -31,6 +31,10 @@ func (s *Steps) WriteBack(ctx context.Context, v *v1alpha1.CacheVolume, current 
 		return s.FinishFlush(ctx, v)
 	}
 	reports := s.Reports(ctx, v, v.Spec.Replicas)
+	// The flush gets an epoch of its own. Afterwards nothing could tell that the record was set back.
+	if err := s.newest(ctx, v, reports); err != nil {
+		return err
+	}
 	able, err := authority.Flushers(v, current, reports)
 	if err != nil {
 		if stake := authority.AtStake(v, reports, s.LastSeen(ctx, v.Spec.Group)); stake != "" {
@@ -50,7 +54,7 @@ func (s *Steps) WriteBack(ctx context.Context, v *v1alpha1.CacheVolume, current 
 			return err
 		}
 		crashpoint.Reach("flush/attached")
-		if err = s.FinishFlush(ctx, v); err == nil || v.Status.FlushAttached() {
+		if err = s.finishFlush(ctx, v); err == nil || v.Status.FlushAttached() {
 			return err
 		}
 		failures = append(failures, err)
@@ -60,8 +64,15 @@ func (s *Steps) WriteBack(ctx context.Context, v *v1alpha1.CacheVolume, current 
 
 // FinishFlush goes on with a flush from wherever it was, and ends its attachment once everything is
 // in Ceph. The attachment also ends if the node cannot flush, so that another one can try. It stays
-// if only time is missing.
+// if only time is missing. A record that was set back to during a flush is refused.
 func (s *Steps) FinishFlush(ctx context.Context, v *v1alpha1.CacheVolume) error {
+	if err := s.newest(ctx, v, s.Reports(ctx, v, s.ReadyReplicas(v))); err != nil {
+		return err
+	}
+	return s.finishFlush(ctx, v)
+}
+
+func (s *Steps) finishFlush(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	node := v.Status.AttachedNode
 	failure := s.flush(ctx, v, node)
 	switch Code(failure) { //nolint:exhaustive // the rest is the node's own trouble
