@@ -11,11 +11,7 @@ func fourVolumes(s *scene) {
 	host := s.holder
 	all := []*scene{s}
 	for range 3 {
-		other := s.newScene(s.T)
-		s.others = append(s.others, other)
-		s.Cleanup(func() { other.watch.end(s) })
-		other.openOn(host)
-		all = append(all, other)
+		all = append(all, s.another(host))
 	}
 	for _, o := range all {
 		o.write()

@@ -3,52 +3,28 @@
 package node
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/test/lab/labclient"
 	"github.com/escache/escache-csi/test/labtest"
 )
 
-// operatorTime bounds one command of an operator that waits for caches.
-const operatorTime = 12 * time.Minute
-
-// escache runs `kubectl escache`, as an operator does: kubectl finds the plugin beside these tests.
-// It returns what it said, and its exit code.
+// escache runs `kubectl escache`, as an operator does. It returns what it said, and its exit code.
 func (w *world) escache(t *testing.T, args ...string) (said string, code int) {
 	t.Helper()
 	return w.escacheTyped(t, "", args...)
 }
 
 // escacheTyped is escache with what the operator types.
-func (w *world) escacheTyped(t *testing.T, typed string, args ...string) (said string, code int) {
+func (*world) escacheTyped(t *testing.T, typed string, args ...string) (said string, code int) {
 	t.Helper()
-	tests, err := os.Executable()
-	check(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), operatorTime)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(os.Getenv(labclient.EnvBin), "kubectl"), append([]string{"escache"}, args...)...)
-	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(tests)+":"+os.Getenv("PATH"))
-	var out bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(typed), &out, &out
-	err = cmd.Run()
-	if exit := new(exec.ExitError); errors.As(err, &exit) {
-		code = exit.ExitCode()
-	} else {
-		check(t, err)
-	}
-	return strings.TrimSpace(out.String()), code
+	answer := labtest.Escache(t, typed, args...)
+	return answer.All(), answer.Code
 }
 
 // done is escache where anything but success fails the test.

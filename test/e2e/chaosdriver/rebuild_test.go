@@ -1,0 +1,160 @@
+//go:build e2e
+
+package chaosdriver
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/test/lab/labclient"
+	"github.com/escache/escache-csi/test/labtest"
+)
+
+// Kubernetes has lost all that it knew of volumes, and there is no backup.
+func rebuildRows() []row {
+	return []row{{when: "record", what: "all are lost with volumes in use, and made anew of images and hosts", run: allLost}}
+}
+
+// allLost follows docs/disaster-recovery.md, "Kubernetes is lost". The etcd that comes back is one from before
+// there were volumes, with the driver in it. One volume is clean, one has one current copy, and the others have
+// two. The hosts of one of these cannot see each other at first: nobody may guess which of its copies counts.
+func allLost(s *scene) {
+	s.leaves()
+	s.inCeph()
+	s.remove()
+	check(s, s.waitForNothing(s.Context()))
+	check(s, s.client.SaveEtcd(s.Context()))
+
+	clean := s.another(s.lab.Hosts[0])
+	clean.write()
+	clean.writer.Stop(s)
+	clean.leaves()
+	clean.inCeph()
+	var dirty []*scene
+	for _, h := range s.lab.Hosts {
+		o := s.another(h)
+		o.write()
+		dirty = append(dirty, o)
+	}
+	alone := dirty[0]
+	partner := alone.partner()
+	alone.fault()
+	s.cutBoth(alone.holder, partner)
+	alone.goesOn()
+	alone.isOutdated(partner)
+	alone.goesOn()
+	was := map[string]*cacheVolume{}
+	var unseen *cacheVolume // by each other
+	for _, o := range append(dirty, clean) {
+		v := o.record()
+		was[o.volume] = v
+		if o != clean && len(v.Status.Outdated) == 0 {
+			unseen = v
+		}
+	}
+	if unseen == nil {
+		s.Fatalf("all volumes have their copies on the same two hosts")
+	}
+
+	for _, o := range append(dirty, clean) {
+		o.watch.pause()
+		o.fault()
+	}
+	for _, h := range s.lab.Hosts {
+		s.powerOff(h)
+	}
+	check(s, s.client.RestoreEtcd(s.Context()))
+	if left := s.kubectl(s, "get", "cachevolumes,persistentvolumes,persistentvolumeclaims", "-o", "name"); left != "" {
+		s.Fatalf("Kubernetes still knows %s", left)
+	}
+	check(s, s.client.Cut(s.Context(), unseen.Spec.Replicas[0], labclient.Cut{From: unseen.Spec.Replicas[1]}))
+	for _, h := range s.lab.Hosts {
+		s.boot(h)
+	}
+	s.world.ready(s)
+
+	for volume, line := range s.adoptAll(1) {
+		v, want := was[volume], v1alpha1.RebuildDone
+		if volume != clean.volume && len(v.Status.Outdated) == 0 && samePair(v, unseen) {
+			want = v1alpha1.RebuildConflict
+		}
+		if line.Outcome != want {
+			s.Errorf("while two hosts do not see each other, volume %s: %s, not %s: %s", volume, line.Outcome, want, line.Message)
+		}
+	}
+	for _, o := range dirty {
+		if o.volume == unseen.Name {
+			o.refuses(s.lab.Host(s, unseen.Spec.Replicas[0]), "nothing proves which copy")
+		}
+	}
+	check(s, s.client.Heal(s.Context()))
+	for _, node := range unseen.Spec.Replicas {
+		labtest.WaitFor(s, node+" sees the other copy", goOnTime, func(ctx context.Context) error {
+			status, err := s.lab.Host(s, node).API.VolumeStatus(ctx, escache.VolumeRef{Pool: unseen.Spec.Pool, Image: unseen.Spec.Image})
+			if err == nil && !labtest.Redundant(*status) {
+				err = fmt.Errorf("it says %s, peers %+v", status.DiskState, status.Peers)
+			}
+			return err
+		})
+	}
+	if lines := s.adoptAll(0); len(lines) != len(was) {
+		s.Errorf("found: %+v", lines)
+	}
+
+	for _, o := range dirty {
+		o.watch.again()
+		v := o.record()
+		if v.Status.Epoch <= was[o.volume].Status.Epoch || v.Status.Authority != v1alpha1.AuthorityCache {
+			s.Errorf("made anew: %+v of %+v", v.Status, was[o.volume].Status)
+		}
+		o.takes(o.holder)
+	}
+	clean.watch.again()
+	clean.use(clean.holder)
+	clean.check.Verify(s, clean.holder, clean.device)
+	for _, o := range append(dirty, clean) {
+		s.kubectl(s, "patch", "persistentvolume", o.volume, "--type=merge", "-p", `{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
+		o.takenOver = o.volume != unseen.Name // of one the second copy is read, too
+		o.whole()
+		o.finish()
+	}
+}
+
+// another opens one more volume of the row on a host.
+func (s *scene) another(h *labtest.Host) *scene {
+	s.Helper()
+	o := s.newScene(s.T)
+	s.others = append(s.others, o)
+	s.Cleanup(func() { o.watch.end(s) })
+	o.openOn(h)
+	return o
+}
+
+func samePair(a, b *cacheVolume) bool {
+	return !slices.ContainsFunc(a.Spec.Replicas, func(node string) bool { return !b.Spec.HasReplica(node) })
+}
+
+// adoptAll makes the records anew, and returns what came of each volume.
+func (s *scene) adoptAll(exit int) map[string]v1alpha1.RebuiltVolume {
+	s.Helper()
+	said := labtest.Escache(s, "", "adopt", "--all", "--apply", "-o", "json")
+	if said.Code != exit {
+		s.Fatalf("adopt --all: exit code %d, not %d: %s", said.Code, exit, said.All())
+	}
+	s.Logf("adopt --all: %s", strings.TrimSpace(said.Complaints))
+	var found struct {
+		Volumes []v1alpha1.RebuiltVolume `json:"volumes"`
+	}
+	check(s, json.Unmarshal([]byte(said.Out), &found))
+	lines := map[string]v1alpha1.RebuiltVolume{}
+	for _, line := range found.Volumes {
+		s.Logf("%s: %s, epoch %d, truth in %s, outdated %q %s", line.Volume, line.Outcome, line.Epoch, line.Authority, line.Outdated, line.Message)
+		lines[line.Volume] = line
+	}
+	return lines
+}
