@@ -25,7 +25,7 @@ const (
 	CodeBusy             Code = "busy"               // 409: another operation on this volume is running; detail names it and its age
 	CodeReplicaMismatch  Code = "replica_mismatch"   // 409: this host has a replica with other parameters
 	CodePortInUse        Code = "port_in_use"        // 409: another volume has the port or minor number
-	CodeConnected        Code = "connected"          // 409: refused while the device is connected here
+	CodeConnected        Code = "connected"          // 409: refused while the device is connected here, or on the peer that needs it
 	CodeNotConnected     Code = "not_connected"      // 409: the volume is not connected here
 	CodeDirty            Code = "dirty"              // 409: refused while the cache holds dirty data
 	CodeDirtyUnknown     Code = "dirty_unknown"      // 409: refused because it is unknown whether the cache is clean

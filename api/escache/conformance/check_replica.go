@@ -1,7 +1,10 @@
 package conformance
 
 import (
+	"errors"
+	"fmt"
 	"net/http"
+	"sync"
 
 	"github.com/escache/escache-csi/api/escache"
 )
@@ -15,6 +18,7 @@ func replicaChecks() []Check {
 		{"a replica is deleted once", replicaDeleted, beside},
 		{"a connected replica is not deleted", connectedNotDeleted, beside},
 		{"a standby is not deleted while the cache is dirty", dirtyStandbyNotDeleted, beside},
+		{"a standby is not deleted while it is the only copy of a running volume", onlyCopyNotDeleted, alone},
 		{"a request of an earlier attachment changes nothing", earlierAttachment, alone},
 	}
 }
@@ -137,6 +141,54 @@ func dirtyStandbyNotDeleted(s *suite) {
 	}
 	v.detach(s.first)
 	done(s, "delete the standby of a clean cache", s.second.delete(v, ""))
+}
+
+// onlyCopyNotDeleted: the disk of the host that has the device has failed, so what it acknowledges is on the
+// standby alone. A caller whose record was set back within the attachment knows its epoch.
+func onlyCopyNotDeleted(s *suite) {
+	v := s.connected()
+	data := v.makeDirty(s.first)
+	mend := s.failDisk(v, s.first)
+	more := v.write(s.first, 8*mib, mib) // a host may notice the failure only now
+	var before escache.VolumeStatus
+	s.eventually(s.second.Name+" says that the disk of its peer has failed", func() (bool, any) {
+		before = s.second.status(v.VolumeRef)
+		return len(before.Peers) == 1 && before.Peers[0].DiskState.Lost(), shown(before)
+	})
+	refused(s, "delete the only copy", s.second.delete(v, ""), escache.CodeConnected, escache.CodeDirty, escache.CodeDirtyUnknown)
+	refused(s, "discard the only copy", s.second.discardUpTo(v, fmt.Sprint(v.epoch)), escache.CodeConnected)
+	after := s.second.status(v.VolumeRef)
+	if after.State != before.State || after.DiskState != before.DiskState || after.Minor != before.Minor {
+		s.Errorf("the refused deletes changed the standby from %+v to %+v", shown(before), shown(after))
+	}
+	v.holds(s.first, 0, data)
+	v.holds(s.first, 8*mib, more)
+	v.detach(s.first)
+	mend()
+	done(s, "discard the copy on the disk that had failed", s.first.discardUpTo(v, fmt.Sprint(v.epoch)))
+}
+
+// failDisk makes the disk of a host's replica fail, or skips the check. It is undone at the latest when the
+// check ends.
+func (s *suite) failDisk(v *volume, h *host) (mend func()) {
+	s.Helper()
+	if s.target.FailDisk == nil {
+		s.Skipf("the target cannot make a disk fail")
+	}
+	failing, err := s.target.FailDisk(s.Context(), v.VolumeRef, h.Name)
+	if errors.Is(err, ErrUnsupported) {
+		s.Skipf("the target cannot make a disk fail")
+	}
+	if err != nil {
+		s.Fatalf("make the disk of %s fail: %v", h.Name, err)
+	}
+	mend = sync.OnceFunc(func() {
+		if err := failing.Close(); err != nil {
+			s.Errorf("mend the disk of %s: %v", h.Name, err)
+		}
+	})
+	s.Cleanup(mend)
+	return mend
 }
 
 // earlierAttachment: a caller that was paused, or whose record was set back, acts on what it knew

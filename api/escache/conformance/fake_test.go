@@ -38,6 +38,7 @@ func fake(t *testing.T, rule string) Target {
 			}
 			return nil
 		},
+		FailDisk: w.FailDisk,
 	}
 	for i, h := range w.Hosts {
 		handler, err := h.Handler()

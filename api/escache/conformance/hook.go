@@ -21,8 +21,9 @@ import (
 //	HOOK run HOST COMMAND ARG...     run a command on a host, with this input and output
 //	HOOK occupy POOL IMAGE           take the image's exclusive lock, print a line "ready", keep it until the input ends
 //	HOOK stall                       make writes to Ceph hang, print a line "ready", and end that when the input ends
+//	HOOK fail POOL IMAGE HOST        make the disk of a host's replica fail, print a line "ready", and end that when the input ends
 //
-// It exits with 64 from what it cannot do: occupy and stall may be left out.
+// It exits with 64 from what it cannot do: occupy, stall and fail may be left out.
 type Hook string
 
 // exitUnsupported is EX_USAGE of sysexits.h.
@@ -52,6 +53,11 @@ func (h Hook) Occupy(ctx context.Context, ref escache.VolumeRef) (io.Closer, err
 
 // Stall makes Ceph hang.
 func (h Hook) Stall(ctx context.Context) (io.Closer, error) { return hold(ctx, h.exec, "stall") }
+
+// FailDisk makes the disk of a host's replica fail.
+func (h Hook) FailDisk(ctx context.Context, ref escache.VolumeRef, host string) (io.Closer, error) {
+	return hold(ctx, h.exec, "fail", ref.Pool, ref.Image, host)
+}
 
 // On uses the devices of a host.
 func (h Hook) On(host string) Devices {

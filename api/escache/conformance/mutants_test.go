@@ -45,6 +45,9 @@ var mutants = map[string][]string{
 	},
 	"a connected replica is not deleted":                {"a connected replica is deleted", "discard removes a connected replica"},
 	"a standby is not deleted while the cache is dirty": {"a dirty replica is deleted"},
+	"a standby is not deleted while it is the only copy of a running volume": {
+		"the only copy is deleted", "a refused delete removes the only copy",
+	},
 	"connect makes the device once": {
 		"the device has another size",
 		"a repeated connect is refused",

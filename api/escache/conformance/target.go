@@ -47,6 +47,10 @@ type Target struct {
 	// Record is told, before each dev_connect that ought to succeed, which host has the volume from
 	// then on, so that the arbiter of the implementation knows. May be nil.
 	Record func(ctx context.Context, ref escache.VolumeRef, imageID, host string, epoch int64) error
+	// FailDisk makes the disk below a host's replica of a volume fail, perhaps with other disks of that
+	// host, until the result is closed. The replica need not come back by itself then. May be nil, or
+	// unsupported.
+	FailDisk func(ctx context.Context, ref escache.VolumeRef, host string) (io.Closer, error)
 }
 
 // Host is one of the hosts. Exactly one of URL and Socket is set.

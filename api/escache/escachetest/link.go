@@ -1,6 +1,14 @@
 package escachetest
 
-import "github.com/escache/escache-csi/api/escache"
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/escache/escache-csi/api/escache"
+)
 
 // seen is the other host of a replica as DRBD would show it. The hosts of a world are always linked.
 func (h *Host) seen(ref escache.VolumeRef, r *replica) []escache.Peer {
@@ -16,8 +24,8 @@ func (h *Host) seen(ref escache.VolumeRef, r *replica) []escache.Peer {
 				}}
 			}
 			peer := escache.Peer{
-				Name: node.Name, Address: node.Address, ConnectionState: escache.LinkConnected, DiskState: escache.DiskUpToDate,
-				Role: escache.RoleSecondary,
+				Name: node.Name, Address: node.Address, ConnectionState: escache.LinkConnected,
+				DiskState: cmp.Or(p.disk, escache.DiskUpToDate), Role: escache.RoleSecondary,
 			}
 			if p.primary && !h.w.breaks("a peer's role is not told") {
 				peer.Role = escache.RolePrimary
@@ -26,6 +34,30 @@ func (h *Host) seen(ref escache.VolumeRef, r *replica) []escache.Peer {
 		}
 	}
 	return nil
+}
+
+// onlyCopy reports whether the peer of a replica has the device and no complete copy of its own.
+func (h *Host) onlyCopy(ref escache.VolumeRef, r *replica) bool {
+	peers := r.peers
+	if peers == nil && !h.w.alone {
+		peers = h.seen(ref, r)
+	}
+	return slices.ContainsFunc(peers, func(p escache.Peer) bool {
+		return p.Role == escache.RolePrimary && p.Linked() && p.DiskState != escache.DiskUpToDate
+	})
+}
+
+// FailDisk makes the disk below a host's replica fail, until it is closed. The replica stays without it.
+func (w *World) FailDisk(_ context.Context, ref escache.VolumeRef, host string) (io.Closer, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, h := range w.Hosts {
+		if r := h.replicas[ref]; h.Name == host && r != nil {
+			r.disk = escache.DiskDiskless
+			return closer(func() error { return nil }), nil
+		}
+	}
+	return nil, fmt.Errorf("%s has no replica of %s", host, ref.Image)
 }
 
 // inUse reports whether a replica's volume is in use over a link that is up.

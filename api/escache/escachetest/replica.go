@@ -264,6 +264,11 @@ func (h *Host) delete(ref escache.VolumeRef, discard bool, epoch int64) error {
 	switch {
 	case r.connected && !h.w.breaks("a connected replica is deleted") && !forced:
 		return fail(escache.CodeConnected, "stop it first")
+	case h.onlyCopy(ref, r) && !h.w.breaks("the only copy is deleted"):
+		if h.w.breaks("a refused delete removes the only copy") {
+			delete(h.replicas, ref)
+		}
+		return fail(escache.CodeConnected, "its peer has it connected, and lives from this copy")
 	case discard && r.epoch > epoch && !h.w.breaks("a later attachment's replica is discarded"):
 		return fail(escache.CodeStaleEpoch, "epoch %d has been seen here", r.epoch)
 	case h.w.caches[ref].unknown && !discard:

@@ -177,3 +177,25 @@ func TestReplicaIsOnlyReplacedWithProof(t *testing.T) {
 		})
 	}
 }
+
+// TestTheOnlyCopyIsNotReplaced: the record was set back within the attachment, to where the other copy was
+// outdated. Since then that one was filled, and the holder's disk has failed: it lives from the copy that
+// the record gives away. Repairs raise no epoch, so the host cannot know it by that.
+func TestTheOnlyCopyIsNotReplaced(t *testing.T) {
+	w := newWorld(t)
+	v, holder, lost, _ := w.widow("pvc-1")
+	w.epoch(holder, "pvc-1")
+	w.epoch(lost, "pvc-1")
+	w.host(lost).Restart(t)
+	w.poll()
+	w.host(lost).Change(ref(v), func(s *escache.VolumeStatus) {
+		s.Peers = []escache.Peer{{
+			Name: holder, ConnectionState: escache.LinkConnected, DiskState: escache.DiskDiskless, Role: escache.RolePrimary,
+		}}
+	})
+	err := w.locked.Substitute(t.Context(), "pvc-1", v.Status.Epoch, lost, lost, volumes.Same)
+	wants(t, err, codes.FailedPrecondition, "lives from this copy")
+	if !w.host(lost).Has(ref(v)) {
+		t.Error("the only copy is gone")
+	}
+}

@@ -15,7 +15,8 @@ import (
 )
 
 // DeleteReplica removes this host's replica if it is known to be clean. A dirty one is removed only
-// if discardUpTo is given, and if this host has seen no later attachment than that.
+// if discardUpTo is given, and if this host has seen no later attachment than that. One that its peer
+// lives from stays in any case: see spare.
 func (e *Engine) DeleteReplica(ctx context.Context, ref escache.VolumeRef, discardUpTo *int64) error {
 	ctx, done, err := e.BeginInTurn(ctx, ref, "delete_replica")
 	if err != nil {
@@ -38,6 +39,9 @@ func (e *Engine) DeleteReplica(ctx context.Context, ref escache.VolumeRef, disca
 		v.Phase = volume.Ready
 	}
 	if v.Phase == volume.Ready {
+		if err := e.spare(ctx, v); err != nil {
+			return err
+		}
 		if err := e.mayDrop(ctx, v, discardUpTo); err != nil {
 			return err
 		}
@@ -71,7 +75,7 @@ func (e *Engine) mayDrop(ctx context.Context, v volume.Volume, discardUpTo *int6
 }
 
 // finishDelete removes everything of a replica. It is repeated until it succeeds, also after a
-// restart.
+// restart. While the peer lives from the replica, the error wraps errOnlyCopy and all of it stays.
 func (e *Engine) finishDelete(ctx context.Context, v volume.Volume) (err error) {
 	ctx, step := traces.Begin(ctx, "remove the replica")
 	defer step.Done(&err)
@@ -94,6 +98,9 @@ func (e *Engine) finishDelete(ctx context.Context, v volume.Volume) (err error) 
 	if up {
 		// drbdadm needs the resource file to take the resource down.
 		if _, err := e.WriteResource(v); err != nil {
+			return err
+		}
+		if err := e.spare(ctx, gone); err != nil {
 			return err
 		}
 		if err := e.Replicator.Down(ctx, v.Name()); err != nil {

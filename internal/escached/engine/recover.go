@@ -129,7 +129,12 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume.Volume, active bool
 	case v.Phase == volume.Deleting && e.Config.Wipe == escached.WipeFull:
 		return nil // that may take minutes, and nobody is answered before: PUT and DELETE finish it
 	case v.Phase == volume.Deleting:
-		return e.finishDelete(ctx, v)
+		err := e.finishDelete(ctx, v)
+		kept, _ := e.Volumes.Get(v.Name())
+		if !errors.Is(err, errOnlyCopy) || kept.Phase != volume.Ready {
+			return err
+		}
+		v = kept
 	case v.Phase == volume.Creating:
 		return nil // PUT finishes creating it, DELETE removes it
 	}

@@ -66,6 +66,10 @@ func failedDiskIsNotNoticed(t *testing.T, lab *labtest.Lab) {
 
 	lab.FailDisk(t, n1)
 	v.WaitForStatus(t, n1, "runs without its disk", noticeLimit, func(s escache.VolumeStatus) bool { return s.DiskState == "Diskless" })
+	// The other copy is the only one, and stays whatever the caller says.
+	if err := lab.Hosts[1].API.DiscardReplica(t.Context(), v.VolumeRef, v.Epoch()); labtest.CodeOf(err) != escache.CodeConnected {
+		t.Fatalf("the only copy is discarded: %v", err)
+	}
 	writer.WaitForMore(t, 20, time.Minute)
 	acks := writer.Stop(t)
 	n1.Verify(t, device, acks)
