@@ -43,6 +43,9 @@ func TestADamagedCopyIsNotPromoted(t *testing.T) {
 	if slices.ContainsFunc(w.steps[before:], promoted) {
 		t.Errorf("it was promoted first: %q", w.steps[before:])
 	}
+	if slices.Contains(w.steps[before:], "retag") {
+		t.Errorf("the epoch of an attachment that was refused was on the disk for a moment: %q", w.steps[before:])
+	}
 	if s := statusOf(e, t); s.State != escache.StateError || s.Error == nil || s.Error.Code != escache.CodeCacheCorrupt || s.Epoch != 1 {
 		t.Errorf("status %+v, error %+v", s, s.Error)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/cache/cachetest"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/engine/space"
@@ -193,7 +194,9 @@ func TestAStandbysDirtIsKnownToPollsOnceItWasLookedAtAndUntilItIsWrittenTo(t *te
 	}
 }
 
-func TestARefusedConnectLeavesTheEpochAsItWas(t *testing.T) {
+// TestTheEpochStaysOnceTheArbiterMayHaveBeenAskedWithIt: who has been told of an attachment believes that this
+// host takes no earlier one any more. A refusal before that leaves the epoch as it was.
+func TestTheEpochStaysOnceTheArbiterMayHaveBeenAskedWithIt(t *testing.T) {
 	for name, c := range map[string]struct {
 		breakIt func(w *world)
 		want    escache.Code
@@ -205,7 +208,20 @@ func TestARefusedConnectLeavesTheEpochAsItWas(t *testing.T) {
 		"refused by the arbiter": {func(w *world) {
 			w.promote = drbd.ErrPeerNotFenced
 			w.minors[100] = cut(drbd.UpToDate)
-		}, escache.CodeFencingRefused, 3},
+		}, escache.CodeFencingRefused, 4},
+		"nobody knows whether it is current": {func(w *world) {
+			w.promote = drbd.ErrNoCurrentData
+			w.minors[100] = cut(drbd.Consistent)
+		}, escache.CodeFencingRefused, 4},
+		"damage that is found before": {func(w *world) { clear(w.blocks("/dev/drbd100")[cache.HeaderBytes:]) }, escache.CodeCacheCorrupt, 3},
+		"damage that shows when the device is made": {func(w *world) {
+			w.caches.Step = func(what string) error {
+				if strings.HasPrefix(what, "assemble") {
+					return cache.ErrCorrupt
+				}
+				return w.cacheStep(what)
+			}
+		}, escache.CodeCacheCorrupt, 4},
 		"failed after the arbiter may have been asked": {func(w *world) { w.promote = errInjected }, escache.CodeInternal, 4},
 	} {
 		w := newWorld(t)
@@ -223,6 +239,7 @@ func TestARefusedConnectLeavesTheEpochAsItWas(t *testing.T) {
 		if _, err := connectWith(e, 4); code(err) != c.want {
 			t.Errorf("%s: %v", name, err)
 		}
+		w.caches.Step = w.cacheStep
 		for _, e := range []*Engine{e, w.restarted()} {
 			if v, _ := e.Volumes.Get(volume.NameOf(ref)); v.Epoch != c.epoch {
 				t.Errorf("%s: the epoch is %d, want %d", name, v.Epoch, c.epoch)
