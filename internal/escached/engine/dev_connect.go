@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"time"
 
@@ -30,8 +29,9 @@ const (
 // DevConnect makes the device here, in front of the image alone if the request says so. The order
 // matters. The image's lock is held before the replica may become Primary. The epoch is on the disk
 // before that too, because the fence-peer handler asks with it, but after every check that needs no
-// arbiter. The cache's identity is checked before the device is made. The link is made last, because a
-// user who finds it may use the device.
+// arbiter. From then on it stays, also if the connect fails: who has been told of an attachment believes
+// that this host takes no earlier one any more. The cache's identity is checked before the device is made.
+// The link is made last, because a user who finds it may use the device.
 func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (escache.ConnectResponse, error) {
 	none := escache.ConnectResponse{}
 	if req.Uncached {
@@ -89,7 +89,7 @@ func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (es
 		if left := e.UnmapAndDemote(undo, v); left != nil {
 			err = errors.Join(err, fmt.Errorf("and undoing it: %w", left))
 		}
-		return none, errors.Join(err, e.takeBackEpoch(undo, v, err))
+		return none, err
 	}
 	return resp, nil
 }
@@ -135,22 +135,6 @@ func (e *Engine) fits(ctx context.Context, v volume.Volume, req escache.ConnectR
 
 // engineOf returns the engine that a request asks for.
 func engineOf(asked escache.Engine) escache.Engine { return cmp.Or(asked, escache.EngineWritecache) }
-
-// takeBackEpoch restores the epoch from before a connect that was refused: a refusal changes
-// nothing. After any other error the new epoch stays, because the arbiter may have been asked with
-// it.
-func (e *Engine) takeBackEpoch(ctx context.Context, before volume.Volume, refusal error) error {
-	if escache.StatusOf(problem.Of(refusal).Code) >= http.StatusInternalServerError {
-		return nil
-	}
-	now, ok := e.Volumes.Get(before.Name())
-	if !ok {
-		return nil
-	}
-	next := now
-	next.Epoch = before.Epoch
-	return e.Retag(ctx, now, next)
-}
 
 // dropFenced removes a device whose map's client is fenced, and reports whether it did so.
 // What is dirty stays on the disk. Over that map nothing could be written back.
@@ -225,7 +209,7 @@ func (e *Engine) connect(ctx context.Context, v volume.Volume, req escache.Conne
 	if err := e.UnmapAndDemote(ctx, v); err != nil {
 		return none, err
 	}
-	v, image, err := e.mapImage(ctx, v, req)
+	next, image, err := e.mapImage(ctx, v, req)
 	if err != nil {
 		return none, err
 	}
@@ -235,6 +219,11 @@ func (e *Engine) connect(ctx context.Context, v volume.Volume, req escache.Conne
 		return none, err
 	}
 	crashpoint.Reach("dev_connect/copy_checked")
+	if err := e.Retag(ctx, v, next); err != nil {
+		return none, err
+	}
+	v = next
+	crashpoint.Reach("dev_connect/epoch_stored")
 	if err := e.promote(ctx, v); err != nil {
 		return none, err
 	}
@@ -249,8 +238,8 @@ func (e *Engine) connect(ctx context.Context, v volume.Volume, req escache.Conne
 	return escache.ConnectResponse{Device: link, ImageID: image.ImageID, ClientAddress: image.ClientAddress}, nil
 }
 
-// mapImage maps the image, checks that it is the right one, and stores the epoch and the image's id
-// and size. It returns the changed volume.
+// mapImage maps the image and checks that it is the right one. It returns the volume with the epoch and the
+// image's id and size, which are still to be stored.
 func (e *Engine) mapImage(ctx context.Context, v volume.Volume, req escache.ConnectRequest) (
 	_ volume.Volume, _ krbd.Device, err error,
 ) {
@@ -262,14 +251,7 @@ func (e *Engine) mapImage(ctx context.Context, v volume.Volume, req escache.Conn
 	}
 	crashpoint.Reach("dev_connect/mapped")
 	next, err := identify(v, req, image)
-	if err != nil {
-		return v, image, err
-	}
-	if err := e.Retag(ctx, v, next); err != nil {
-		return v, image, err
-	}
-	crashpoint.Reach("dev_connect/epoch_stored")
-	return next, image, nil
+	return next, image, err
 }
 
 // checkCopy looks at the local copy, below DRBD. It remembers a copy that is damaged, for Status.

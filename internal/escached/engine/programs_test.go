@@ -45,8 +45,8 @@ func programsOfALife() []programsRow {
 		},
 		{
 			verb: "dev_connect, the first", do: connect(1),
-			ran: "child read, drbdadm new-current-uuid, child sysfs-write, lvm lvchange tags, " +
-				"child read, drbdadm primary, child read, child write, " +
+			ran: "child read, drbdadm new-current-uuid, child sysfs-write, child read, " +
+				"lvm lvchange tags, drbdadm primary, child read, child write, " +
 				"dmsetup create, dmsetup remove, child read, child write, lvm lvchange tags, dmsetup create, losetup --find, dmsetup create",
 		},
 		{
