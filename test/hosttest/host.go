@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"sync"
 	"sync/atomic"
 
 	"github.com/escache/escache-csi/api/escache"
@@ -24,6 +25,7 @@ type Host struct {
 	handler http.Handler
 	answers atomic.Pointer[Host] // the host that answers at this one's address
 	calls   atomic.Int64
+	refuses sync.Map // calls ("PUT /v1/replica") and the codes that answer them
 }
 
 func newHost(name, address string, cacheBytes int64) (*Host, error) {
@@ -32,6 +34,10 @@ func newHost(name, address string, cacheBytes int64) (*Host, error) {
 	h.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != escache.PathNode {
 			h.calls.Add(1)
+		}
+		if code, refused := h.refuses.Load(r.Method + " " + r.URL.Path); refused {
+			refuse(w, code.(escache.Code)) //nolint:forcetypeassert // nothing else is stored
+			return
 		}
 		body, _ := io.ReadAll(r.Body)
 		r.Body = io.NopCloser(bytes.NewReader(body))
@@ -44,6 +50,25 @@ func newHost(name, address string, cacheBytes int64) (*Host, error) {
 	})
 	h.answers.Store(h)
 	return h, err
+}
+
+func refuse(w http.ResponseWriter, code escache.Code) {
+	status := escache.StatusOf(code)
+	w.Header().Set("Content-Type", escache.ProblemContentType)
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(escache.Problem{ //nolint:errchkjson // the caller sees a cut answer
+		Type: "urn:escache:problem:" + string(code), Title: http.StatusText(status), Status: status, Code: code, Detail: "the test wants it so",
+	})
+}
+
+// Refuse makes the host answer a call with a code and do nothing. The call is its method and path, such as
+// "PUT /v1/replica". An empty code ends that.
+func (h *Host) Refuse(call string, code escache.Code) {
+	if code == "" {
+		h.refuses.Delete(call)
+		return
+	}
+	h.refuses.Store(call, code)
 }
 
 // replicate plays DRBD after a flush: what is clean here is clean on the running hosts with the
