@@ -45,11 +45,11 @@ func (s *Steps) abandon(ctx context.Context, v *v1alpha1.CacheVolume, node strin
 	return open, nil
 }
 
-// recordOpen puts the replicas of hosts that have given up an open device on the list of what their group has
-// to clean up.
-func (s *Steps) recordOpen(ctx context.Context, v *v1alpha1.CacheVolume, open []string) error {
+// recordAside puts the replicas of hosts that keep them for now on the list of what their group has to
+// clean up.
+func (s *Steps) recordAside(ctx context.Context, v *v1alpha1.CacheVolume, aside []string) error {
 	var stale []v1alpha1.StaleReplica
-	for _, node := range open {
+	for _, node := range aside {
 		stale = append(stale, s.stale(v, node))
 	}
 	return s.recordStale(ctx, v.Spec.Group, stale)

@@ -2,6 +2,7 @@ package volumes
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -85,69 +86,84 @@ func (s *Steps) LayAnew(
 		switch {
 		case partner == node:
 		case slices.Contains(open, partner):
-			return nil, s.relayWithout(ctx, v, node, open, fmt.Errorf("node %s still has the device of an earlier attachment, and it "+
-				"is open (unmount it, or switch the node off): %w", partner, ErrUnavailable))
+			return nil, s.relayWithout(ctx, v, node, open, onHost(partner, fmt.Errorf("node %s still has the device of an earlier "+
+				"attachment, and it is open (unmount it, or switch the node off): %w", partner, ErrUnavailable)))
 		case !s.Book.Ready(v.Spec.Group, partner):
-			return nil, s.relayWithout(ctx, v, node, open, fmt.Errorf("node %s was not ready when last asked: %w", partner, ErrUnavailable))
+			return nil, s.relayWithout(ctx, v, node, open,
+				onHost(partner, fmt.Errorf("node %s was not ready when last asked: %w", partner, ErrUnavailable)))
 		}
 	}
-	missing, failures, err := s.missing(ctx, v, plan.Renew)
+	unfilled, err = s.layBeside(ctx, v, plan, node)
 	if err != nil {
-		return nil, err
+		return nil, s.goOnWithout(ctx, v, node, open, err)
 	}
-	if len(failures) > 0 {
-		return nil, s.goOnWithout(ctx, v, node, open, failures)
+	return unfilled, nil
+}
+
+// layBeside lays what is missing of both replicas where they are. It returns what LayAnew returns.
+func (s *Steps) layBeside(
+	ctx context.Context, v *v1alpha1.CacheVolume, plan authority.Attachment, node string,
+) (unfilled []string, err error) {
+	missing, failures, err := s.missing(ctx, v, plan.Renew)
+	if err := firstOf(node, failures, err); err != nil {
+		return nil, err
 	}
 	renew := authority.Renewed(v, node, slices.Concat(plan.Renew, missing))
 	if err := s.renew(ctx, v, renew); err != nil {
 		return nil, err
 	}
-	if failures, err = s.layReplicas(ctx, v); err != nil {
+	failures, err = s.layReplicas(ctx, v)
+	if err := firstOf(node, failures, err); err != nil {
 		return nil, err
-	}
-	if len(failures) > 0 {
-		return nil, s.goOnWithout(ctx, v, node, open, failures)
 	}
 	return authority.Unfilled(v, authority.Attachment{Renew: renew}, node), nil
 }
 
-// goOnWithout has another host of the group stand in for a partner that is down, if one is up. All other
-// failures of the hosts end the attachment.
-func (s *Steps) goOnWithout(
-	ctx context.Context, v *v1alpha1.CacheVolume, node string, open []string, failures map[string]error,
-) error {
-	if failure, failed := failures[node]; failed {
-		return failure
+// goOnWithout has another host of the group stand in for a partner that is down or cannot do it, if one is up.
+// All other failures of the hosts end the attachment.
+func (s *Steps) goOnWithout(ctx context.Context, v *v1alpha1.CacheVolume, node string, aside []string, err error) error {
+	failure, ofHost := errors.AsType[*hostError](err)
+	if !ofHost || failure.host == node || !unreachable(err) && !unable(err) {
+		return err
 	}
-	for _, failure := range failures {
-		if !unreachable(failure) {
-			return failure
-		}
-		return s.relayWithout(ctx, v, node, open, failure)
+	if unable(err) {
+		aside = append(slices.Clone(aside), failure.host)
 	}
-	return nil
+	return s.relayWithout(ctx, v, node, aside, failure)
 }
 
-func (s *Steps) relayWithout(ctx context.Context, v *v1alpha1.CacheVolume, node string, open []string, failure error) error {
-	before := slices.Clone(v.Spec.Replicas)
-	place, err := s.Book.Around(v, node, v.Spec.CacheBytes, open...)
+// relayWithout lays both replicas again, on another pair of hosts than the one with the failure. The hosts
+// aside are not asked.
+func (s *Steps) relayWithout(ctx context.Context, v *v1alpha1.CacheVolume, node string, aside []string, failure *hostError) error {
+	place, err := s.Book.Around(v, node, v.Spec.CacheBytes, aside...)
 	s.Book.Observe(v)
 	if err != nil {
 		return fmt.Errorf("%w; and no other host can stand in: %s", failure, err.Error())
 	}
-	if slices.Contains(before, place.Partner) {
+	if place.Partner == failure.host {
 		return failure // the poll has not noticed yet that it is down; the repeated call will
 	}
-	return s.relay(ctx, v, node, open)
+	s.Log.WarnContext(ctx, "another host stands in for a partner", "volume", v.Name, "node", node, "partner", failure.host,
+		"substitute", place.Partner, "error", failure)
+	return s.relay(ctx, v, node, aside)
 }
 
-// relay lays both replicas again around a node, with the size that the cache is to have if there is room.
-// It removes the old ones first, so that none of them can ever be taken for a new one. The size changes
-// on record in the same write as the places and the secret of the link. So a copy of the former size
-// that a host has kept is on the group's list of what to remove, and nothing can be linked to it. The open
-// hosts are those of abandon: they get no replica, and keep the old one for now.
-func (s *Steps) relay(ctx context.Context, v *v1alpha1.CacheVolume, node string, open []string) error {
-	seat, err := s.seat(v, node, open)
+// relay lays both replicas again around a node, with the size that the cache is to have if there is room. A
+// partner that turns out to be unable is put aside, and the next one is taken. The hosts aside get no replica,
+// and keep the old one for now.
+func (s *Steps) relay(ctx context.Context, v *v1alpha1.CacheVolume, node string, aside []string) error {
+	err := s.relayOnce(ctx, v, node, aside)
+	if unable(err) {
+		return s.goOnWithout(ctx, v, node, aside, err)
+	}
+	return err
+}
+
+// relayOnce removes the old replicas first, so that none of them can ever be taken for a new one. The size
+// changes on record in the same write as the places and the secret of the link. So a copy of the former size
+// that a host has kept is on the group's list of what to remove, and nothing can be linked to it.
+func (s *Steps) relayOnce(ctx context.Context, v *v1alpha1.CacheVolume, node string, aside []string) error {
+	seat, err := s.seat(v, node, aside)
 	if err != nil {
 		// This is not "no room": for a node, CSI takes that to mean too many attached volumes.
 		return fmt.Errorf("find a second host for the cache of volume %s beside node %s: %w: %s", v.Name, node, ErrUnavailable, err.Error())
@@ -156,11 +172,11 @@ func (s *Steps) relay(ctx context.Context, v *v1alpha1.CacheVolume, node string,
 	defer func() { s.Book.Observe(v) }()
 	before, replicas := v.Spec.CacheBytes, []string{seat.Primary, seat.Partner}
 	affected := slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(v.Spec.Replicas), replicas...))))
-	if err := s.recordOpen(ctx, v, open); err != nil {
+	if err := s.recordAside(ctx, v, aside); err != nil {
 		return err
 	}
-	affected = slices.DeleteFunc(affected, func(old string) bool { return slices.Contains(open, old) })
-	if err := s.DropReplicas(ctx, v, affected, replicas); err != nil {
+	affected = slices.DeleteFunc(affected, func(old string) bool { return slices.Contains(aside, old) })
+	if err := s.dropReplicas(ctx, v, affected, replicas, unable); err != nil {
 		return err
 	}
 	crashpoint.Reach("publish/old_replicas_dropped")
@@ -170,11 +186,8 @@ func (s *Steps) relay(ctx context.Context, v *v1alpha1.CacheVolume, node string,
 	crashpoint.Reach("publish/replicas_moved")
 	s.showSize(v, seat)
 	failures, err := s.layReplicas(ctx, v)
-	if err != nil {
+	if err := firstOf(node, failures, err); err != nil {
 		return err
-	}
-	for _, failure := range failures {
-		return failure
 	}
 	s.tellSize(v, before, seat)
 	return nil

@@ -110,8 +110,13 @@ func (s *Steps) drop(ctx context.Context, v *v1alpha1.CacheVolume, node string) 
 
 // DropReplicas removes replicas of a volume whose truth is in Ceph. If a host does not answer, its
 // replica is recorded as stale in its group and removed when the host is back. The hosts in needed
-// must answer.
+// must answer. The error names the host.
 func (s *Steps) DropReplicas(ctx context.Context, v *v1alpha1.CacheVolume, nodes, needed []string) error {
+	return s.dropReplicas(ctx, v, nodes, needed, func(error) bool { return false })
+}
+
+// dropReplicas is DropReplicas. Other failures of hosts that are not needed can be excused, too.
+func (s *Steps) dropReplicas(ctx context.Context, v *v1alpha1.CacheVolume, nodes, needed []string, excused func(error) bool) error {
 	if !authority.InCeph(v) {
 		return fmt.Errorf("replicas of volume %s may be the only copy: %w", v.Name, ErrRefused)
 	}
@@ -130,9 +135,10 @@ func (s *Steps) DropReplicas(ctx context.Context, v *v1alpha1.CacheVolume, nodes
 		if err == nil {
 			continue
 		}
-		if !unreachable(err) && !unreadable(err) || slices.Contains(needed, node) || ctx.Err() != nil {
-			return fmt.Errorf("remove the replica of volume %s on node %s: %w", v.Name, node, err)
+		if !unreachable(err) && !unreadable(err) && !excused(err) || slices.Contains(needed, node) || ctx.Err() != nil {
+			return onHost(node, fmt.Errorf("remove the replica of volume %s on node %s: %w", v.Name, node, err))
 		}
+		s.Log.WarnContext(ctx, "a replica is removed later", "volume", v.Name, "node", node, "error", err)
 		stale = append(stale, s.stale(v, node))
 	}
 	return s.recordStale(ctx, v.Spec.Group, stale)
@@ -202,6 +208,40 @@ func onEach(nodes []string, call func(node string) error) map[string]error {
 	}
 	wait.Wait()
 	return failures
+}
+
+// hostError is a failure of a host.
+type hostError struct {
+	host string
+	err  error
+}
+
+func (e *hostError) Error() string { return e.err.Error() }
+func (e *hostError) Unwrap() error { return e.err }
+
+func onHost(host string, err error) *hostError { return &hostError{host, err} }
+
+// firstOf returns err, or one of the failures of hosts: the node's own, if there is one.
+func firstOf(node string, failures map[string]error, err error) error {
+	if err != nil {
+		return err
+	}
+	if failure := failures[node]; failure != nil {
+		return onHost(node, failure)
+	}
+	for host, failure := range failures {
+		return onHost(host, failure)
+	}
+	return nil
+}
+
+// unable reports whether the host answered that it cannot do it, for a reason that says nothing about the
+// volume's data.
+func unable(err error) bool {
+	problem, answered := errors.AsType[*escache.Problem](err)
+	return answered && slices.Contains([]escache.Code{
+		escache.CodeInternal, escache.CodeStuck, escache.CodeTimeout, escache.CodeCacheError, escache.CodePortInUse, escache.CodeNoRoom,
+	}, problem.Code)
 }
 
 // unreadable reports whether the host cannot tell what its replica holds, for example because its
