@@ -12,20 +12,45 @@ import (
 	"github.com/escache/escache-csi/internal/cachevolume"
 )
 
+// fencedHolders returns the hosts of replicas, other than the node's, on which a fenced client may have had
+// its device. That of a client whose node is not known may be on any of them.
+func fencedHolders(v *v1alpha1.CacheVolume, node string) []string {
+	return slices.DeleteFunc(slices.Clone(v.Spec.Replicas), func(holder string) bool {
+		return holder == node || !slices.ContainsFunc(v.Status.Fenced, func(c v1alpha1.FencedClient) bool {
+			return c.Node == holder || c.Node == ""
+		})
+	})
+}
+
+// formerHolders returns the fenced holders, and the hosts that answer that they have a device of the volume,
+// or may have. The truth is in Ceph, so theirs is left over from an attachment that has ended.
+func (s *Steps) formerHolders(ctx context.Context, v *v1alpha1.CacheVolume, node string) []string {
+	former := fencedHolders(v, node)
+	ask := slices.DeleteFunc(s.ReadyReplicas(v), func(other string) bool { return other == node || slices.Contains(former, other) })
+	for other, report := range s.Reports(ctx, v, ask) {
+		if status, err := report.Status(); err == nil && authority.HasDevice(status) {
+			former = append(former, other)
+		}
+	}
+	return former
+}
+
 // abandon makes earlier holders whose Ceph clients were fenced give up their device before the node
-// connects its own. One that lives and is linked to the node keeps it from being promoted. What such
+// connects its own. See abandonOn.
+func (s *Steps) abandon(ctx context.Context, v *v1alpha1.CacheVolume, node string) (open []string, err error) {
+	return s.abandonOn(ctx, v, node, fencedHolders(v, node))
+}
+
+// abandonOn makes hosts give up their device before the node connects its own. They do so only on proofs that
+// they find themselves. One that lives and is linked to the node keeps it from being promoted. What such
 // a holder has acknowledged is on its peer too, or in Ceph. One that does not answer is not waited for, and
 // neither is one that fails and is not linked: it keeps nobody out. It returns the holders that have given
 // their device up while it is open: their I/O fails and their link is down, and their replica cannot be
 // used or removed before the device is closed.
 //
 // The epoch is one that the holder may have seen: what it has of the volume can be discarded afterwards.
-func (s *Steps) abandon(ctx context.Context, v *v1alpha1.CacheVolume, node string) (open []string, err error) {
-	for _, holder := range v.Spec.Replicas {
-		fenced := slices.ContainsFunc(v.Status.Fenced, func(c v1alpha1.FencedClient) bool { return c.Node == holder })
-		if holder == node || !fenced {
-			continue
-		}
+func (s *Steps) abandonOn(ctx context.Context, v *v1alpha1.CacheVolume, node string, holders []string) (open []string, err error) {
+	for _, holder := range holders {
 		err := s.Hosts.Abandon(ctx, holder, cachevolume.Ref(v), given(v))
 		problem, answered := errors.AsType[*escache.Problem](err)
 		if answered && problem.Code == escache.CodeDeviceOpen {
@@ -38,7 +63,7 @@ func (s *Steps) abandon(ctx context.Context, v *v1alpha1.CacheVolume, node strin
 		s.Log.WarnContext(ctx, "an earlier holder does not give up its device", "volume", v.Name, "node", holder, "error", err)
 		status, statusErr := s.Hosts.Status(ctx, holder, cachevolume.Ref(v))
 		if authority.KeepsOut(authority.Heard(v, holder, status, statusErr)) {
-			return nil, fmt.Errorf("volume %s: node %s was fenced and still has its device, which keeps node %s out: %w: %w",
+			return nil, fmt.Errorf("volume %s: node %s has lost it and still has its device, which keeps node %s out: %w: %w",
 				v.Name, holder, node, err, ErrUnavailable)
 		}
 	}

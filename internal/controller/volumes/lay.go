@@ -69,13 +69,13 @@ func (s *Steps) refill(ctx context.Context, v *v1alpha1.CacheVolume, node string
 }
 
 // LayAnew prepares a volume whose truth is in Ceph. Any two hosts will do, and what old replicas
-// contain is not needed. An earlier holder that lives gives up its device first: it keeps its peer from
-// being promoted, and its replica from being removed. LayAnew returns the copies that the kept one has to
-// fill: see authority.Unfilled.
+// contain is not needed. An earlier holder that lives gives up its device first, whether its clients were
+// fenced or not: it keeps its peer from being promoted, and its replica from being removed. LayAnew returns
+// the copies that the kept one has to fill: see authority.Unfilled.
 func (s *Steps) LayAnew(
 	ctx context.Context, v *v1alpha1.CacheVolume, plan authority.Attachment, node string,
 ) (unfilled []string, err error) {
-	open, err := s.abandon(ctx, v, node)
+	open, err := s.abandonOn(ctx, v, node, s.formerHolders(ctx, v, node))
 	if err != nil {
 		return nil, err
 	}
