@@ -176,7 +176,7 @@ func populated() map[string]any {
 		VolumeRef: ref, Node: "n1", HostID: "6f1c", ImageID: "10d2", State: StateConnected, Role: RolePrimary, Epoch: 3, Mode: ModeWriteback, CacheBytes: 4096, Uncached: true,
 		Engine:     EngineLog,
 		DirtyBytes: &dirty, SizeBytes: 4096, Device: "/dev/escache/rbd/csi-1", Port: 7800, Minor: 100, DiskState: "UpToDate",
-		Peers: []Peer{peer}, SyncedPercent: 99.5, Resync: &resync, IOSuspended: true, MayGoOnAlone: true, ClientAddress: "10.77.0.11:0/17", HeldUntil: &until, Error: &fault,
+		Peers: []Peer{peer}, SyncedPercent: 99.5, Resync: &resync, Connecting: true, IOSuspended: true, MayGoOnAlone: true, ClientAddress: "10.77.0.11:0/17", HeldUntil: &until, Error: &fault,
 	}
 	node := ReplicaNode{Name: "n1", Address: "10.77.0.11"}
 	tuned := CacheOptions{HighWatermark: 50, LowWatermark: 45, MaxDirtyAgeSeconds: 300, WriteBackOrder: OrderStrict}

@@ -160,6 +160,9 @@ type VolumeStatus struct {
 	// only EngineWritecache.
 	Engine     Engine `json:"engine,omitempty"`
 	CacheBytes int64  `json:"cacheBytes"`
+	// Connecting means that a dev_connect has not ended here, also one whose caller has gone, or that a
+	// command of one may still map the image. A standby that says so may have a device at any moment.
+	Connecting bool `json:"connecting,omitempty"`
 	// DirtyBytes is nil if it is not known: a standby must ask its peer or read the disk to find
 	// out.
 	DirtyBytes *int64 `json:"dirtyBytes"`

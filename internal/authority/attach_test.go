@@ -175,6 +175,13 @@ func holding(state escache.State) answer {
 	return answer{Status: escache.VolumeStatus{State: state, Role: escache.RolePrimary, ClientAddress: "10.0.0.1:0/1"}}
 }
 
+// connecting is a standby on which a dev_connect has not ended.
+func connecting() answer {
+	a := standby(nil)
+	a.Status.Connecting = true
+	return a
+}
+
 // under is a clean standby whose linked peer is Primary.
 func under(peer string) answer {
 	a := standby(new(int64(0)))
@@ -231,6 +238,8 @@ func TestDetach(t *testing.T) {
 		{"still flushing", held, holding(escache.StateFlushing), Death{}, Detachment{}, ErrRefused},
 		{"in error with its device", held, holding(escache.StateError), Death{}, Detachment{}, ErrRefused},
 		{"standby that is still primary", held, holding(escache.StateStandby), Death{}, Detachment{}, ErrRefused},
+		{"still being connected", held, connecting(), Death{}, Detachment{}, ErrRefused},
+		{"being connected on a node given up", held, connecting(), dead, Detachment{Fence: true, MayCome: true}, nil},
 		{"connected on a node given up", held, holding(escache.StateConnected), dead, Detachment{Fence: true, MayCome: true}, nil},
 		{"silent on a node that lives", held, silent, Death{}, Detachment{}, ErrUnreachable},
 		{"silent on a node given up", held, silent, dead, Detachment{Fence: true, MayCome: true}, nil},
@@ -276,6 +285,7 @@ func TestSettled(t *testing.T) {
 		{"the outdated one still has the device", old, map[string]answer{"n1": standby(new(int64(0))), "n2": holding(escache.StateConnected)}, false},
 		{"only the outdated one is clean", old, map[string]answer{"n1": standby(new(int64(1))), "n2": standby(new(int64(0)))}, false},
 		{"one still has the device", inCache, map[string]answer{"n1": standby(new(int64(0))), "n2": holding(escache.StateConnected)}, false},
+		{"one is being connected", inCache, map[string]answer{"n1": standby(new(int64(0))), "n2": connecting()}, false},
 		{"the outdated one is silent, and writes through the link: its own disk has failed", old,
 			map[string]answer{"n1": under("n2"), "n2": silent}, false},
 		{"the other is a standby too, but of another's word Primary", inCache,

@@ -63,7 +63,7 @@ func takeFrom(v *v1alpha1.CacheVolume, node string, holder Report, death Death) 
 			return Detachment{Fence: true, MayCome: true, Reason: death.Reason + ", and its escached still has the device"}, nil
 		}
 		return Detachment{}, fmt.Errorf("volume %s is still %s on node %s (%s): it has to be unstaged there first: %w",
-			v.Name, holder.status.State, node, dirty(holder.status), ErrRefused)
+			v.Name, holder.device(), node, dirty(holder.status), ErrRefused)
 	}
 	// The kubelet of a node that lives has unstaged, which waits for a dev_connect. Nobody knows whether that of
 	// another one has.

@@ -121,7 +121,8 @@ const connectTime = 5 * time.Minute
 
 // MapGone decides whether a fenced client's map is certainly gone, so that its entry can leave the
 // blocklist. The proof is its host's answer that it has no device of the volume, or one of a later
-// attachment (connecting unmaps everything before it). A host that does not answer proves nothing.
+// attachment (connecting unmaps everything before it). A host that does not answer proves nothing, and
+// neither does one on which a dev_connect has not ended.
 // If the owner of a client is not known, no host's answer proves anything about it. The report is of [HeardOf].
 //
 // Of an entry without a client it decides whether no map can come any more. A host that has no device, and

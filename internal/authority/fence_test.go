@@ -20,6 +20,8 @@ func TestMapGone(t *testing.T) {
 	strange.Status.Epoch = 6
 	confirmed := standby(nil)
 	confirmed.Status.Epoch = 7
+	thawed, thawedLater := standby(nil), confirmed
+	thawed.Status.Connecting, thawedLater.Status.Connecting = true, true
 	unknown := func(s *v1alpha1.CacheVolumeStatus, c *v1alpha1.FencedClient) {
 		c.Address, c.Time = "", metav1.NewTime(now)
 	}
@@ -52,6 +54,11 @@ func TestMapGone(t *testing.T) {
 		{"no client was known, and it has the device", func(_ *v1alpha1.CacheVolumeStatus, c *v1alpha1.FencedClient) { c.Address = "" },
 			holding(escache.StateConnected), false},
 		{"no client was known, a device of a later attachment", unknown, later, true},
+		{"it was frozen in a dev_connect, which goes on", nil, thawed, false},
+		{"no client was known, and it was frozen in a dev_connect", func(_ *v1alpha1.CacheVolumeStatus, c *v1alpha1.FencedClient) {
+			c.Address = ""
+		}, thawed, false},
+		{"no client was known, and a later dev_connect goes on", unknown, thawedLater, false},
 		{"no client was known, silent", func(_ *v1alpha1.CacheVolumeStatus, c *v1alpha1.FencedClient) { c.Address = "" },
 			answer{Err: errors.New("no route")}, false},
 	} {

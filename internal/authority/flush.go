@@ -28,7 +28,7 @@ func Flushers(v *v1alpha1.CacheVolume, current []string, reports map[string]Repo
 		case r.connected():
 			// Connected and yet not attached: it was fenced, and its map cannot write any more.
 			reasons = append(reasons, fmt.Sprintf("%s still has the device of an earlier attachment (%s) and has to be rebooted",
-				node, r.status.State))
+				node, r.device()))
 		default:
 			able = append(able, node)
 		}

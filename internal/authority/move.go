@@ -29,7 +29,7 @@ func Movable(v *v1alpha1.CacheVolume, reports map[string]Report) error {
 			return fmt.Errorf("volume %s, node %s: %w: %w", v.Name, node, r.doubt, ErrRefused)
 		case r.known && r.connected():
 			return fmt.Errorf("volume %s: node %s still has the device of an earlier attachment (%s) and has to give it up first: %w",
-				v.Name, node, r.status.State, ErrRefused)
+				v.Name, node, r.device(), ErrRefused)
 		}
 	}
 	return nil

@@ -103,8 +103,11 @@ func (r Report) absent() bool {
 func (r Report) connected() bool { return !r.known || HasDevice(r.status) }
 
 // HasDevice reports whether a host that answers so has a volume's device, or its image mapped, or may
-// have.
+// have. It may have if a dev_connect has not ended there.
 func HasDevice(s escache.VolumeStatus) bool {
+	if s.Connecting {
+		return true
+	}
 	switch s.State { //nolint:exhaustive // every other state, also one of a later API, may write
 	case escache.StateAbsent, escache.StateStandby:
 		return s.Role == escache.RolePrimary || s.ClientAddress != ""
@@ -113,6 +116,14 @@ func HasDevice(s escache.VolumeStatus) bool {
 	default:
 		return true
 	}
+}
+
+// device says what the host has of the volume's device.
+func (r Report) device() string {
+	if r.status.Connecting {
+		return "being connected"
+	}
+	return string(r.status.State)
 }
 
 // clean reports whether the host's own replica is current and has nothing dirty, and stays so.

@@ -83,7 +83,8 @@ func connectMakesDevice(s *suite) {
 	status := s.first.status(v.VolumeRef)
 	if status.State != escache.StateConnected || status.Role != escache.RolePrimary || status.Epoch != v.epoch ||
 		status.Device != first.Device || status.ClientAddress != first.ClientAddress || status.ImageID != v.id || first.ImageID != v.id ||
-		status.SizeBytes != s.target.ImageBytes || status.Mode != escache.ModeWriteback || status.MayGoOnAlone {
+		status.SizeBytes != s.target.ImageBytes || status.Mode != escache.ModeWriteback || status.MayGoOnAlone ||
+		status.Connecting {
 		s.Errorf("dev_connect with epoch %d of image id %s answered %+v and left the status %+v", v.epoch, v.id, first, shown(status))
 	}
 	if dirty := v.dirty(s.first); dirty != 0 {

@@ -54,6 +54,7 @@ var mutants = map[string][]string{
 		"a repeated connect maps again",
 		"a newer epoch is not recorded",
 		"it goes on without a current peer",
+		"a connect is never over",
 	},
 	"an older epoch is refused":                        {"older epochs are taken", "stop forgets the epoch", "a refused epoch is recorded"},
 	"another cache engine is refused":                  {"engines are not compared", "a refused engine is recorded"},

@@ -88,7 +88,7 @@ func (h *Host) mayCome(v escache.VolumeStatus) escache.VolumeStatus {
 		return v
 	}
 	v.State, v.Uncached, v.Epoch, v.Device, v.SyncedPercent = escache.StateError, true, epoch, devicePath(v.VolumeRef), 0
-	v.DirtyBytes = new(int64)
+	v.DirtyBytes, v.Connecting = new(int64), true
 	v.Error = &escache.Fault{Code: escache.CodeBusy, Detail: "the image is being mapped"}
 	return v
 }

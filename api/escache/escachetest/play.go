@@ -33,7 +33,7 @@ func (h *Host) Change(ref escache.VolumeRef, how func(*escache.VolumeStatus)) {
 		r.disk = after.DiskState
 	}
 	r.peers, r.synced, r.resync = after.Peers, after.SyncedPercent, after.Resync
-	r.suspended, r.mayGoOnAlone = after.IOSuspended, after.MayGoOnAlone
+	r.suspended, r.mayGoOnAlone, r.connecting = after.IOSuspended, after.MayGoOnAlone, after.Connecting
 	if r.held != nil && after.HeldUntil == nil {
 		r.held = nil
 		close(r.released)

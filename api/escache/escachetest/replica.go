@@ -105,6 +105,7 @@ func (h *Host) one(ref escache.VolumeRef) escache.VolumeStatus {
 	if r.peers == nil && !h.w.alone {
 		v.Peers = h.seen(ref, r)
 	}
+	v.Connecting = r.connecting || r.connected && h.w.breaks("a connect is never over")
 	if r.primary {
 		v.Role = escache.RolePrimary
 	}

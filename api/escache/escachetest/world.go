@@ -98,6 +98,7 @@ type replica struct {
 	suspended bool
 	// mayGoOnAlone is what status says; a host that is played takes no permit by itself.
 	mayGoOnAlone bool
+	connecting   bool
 	superseded   int64 // the epoch of the attachment that proves that this replica is superseded
 	traffic      Traffic
 }

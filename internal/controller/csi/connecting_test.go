@@ -171,6 +171,18 @@ func TestANodeThatMayStillMapTheImageIsForgottenOnceItCannot(t *testing.T) {
 		age(w)
 		left(w, 0)
 	})
+	t.Run("it was frozen in a dev_connect, which goes on", func(t *testing.T) {
+		w, v, dead, _ := begin(t)
+		w.host(dead).Restart(t)
+		going := func(on bool) {
+			w.host(dead).Change(ref(v), func(s *escache.VolumeStatus) { s.Connecting = on })
+		}
+		going(true)
+		age(w)
+		left(w, 1)
+		going(false)
+		left(w, 0)
+	})
 	t.Run("it does not answer", func(t *testing.T) {
 		w, _, _, _ := begin(t)
 		age(w)

@@ -19,20 +19,24 @@ func TestAVolumeThatIsBeingConnectedDoesNotStayClean(t *testing.T) {
 	if err := e.Stop(t.Context(), escache.StopRequest{VolumeRef: ref}); err != nil {
 		t.Fatal(err)
 	}
-	if s := one(t, e); s.State != escache.StateStandby || s.DirtyBytes == nil || *s.DirtyBytes != 0 {
+	if s := one(t, e); s.State != escache.StateStandby || s.DirtyBytes == nil || *s.DirtyBytes != 0 || s.Connecting {
 		t.Errorf("before: %+v", s)
 	}
 	mapped := false
 	w.mapping = func() {
 		mapped = true
-		if s := one(t, e); s.State != escache.StateStandby || s.DirtyBytes != nil {
+		if s := one(t, e); s.State != escache.StateStandby || s.DirtyBytes != nil || !s.Connecting {
 			t.Errorf("while it is connected: %+v", s)
 		}
-		if all, err := e.Status(t.Context(), nil); err != nil || all.Volumes[0].DirtyBytes != nil {
+		if all, err := e.Status(t.Context(), nil); err != nil || all.Volumes[0].DirtyBytes != nil ||
+			!all.Volumes[0].Connecting {
 			t.Errorf("while it is connected, all: %+v, %v", all, err)
 		}
 	}
 	if _, err := connectWith(e, 2); err != nil || !mapped {
 		t.Fatal(err)
+	}
+	if s := one(t, e); s.State != escache.StateConnected || s.Connecting {
+		t.Errorf("afterwards: %+v", s)
 	}
 }

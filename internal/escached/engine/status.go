@@ -74,10 +74,11 @@ func (e *Engine) status(ctx context.Context, ref *escache.VolumeRef) (escache.St
 		}
 		s := e.describe(r)
 		s.ClientAddress = clientOf(r, maps)
+		s.Connecting = connecting[r.Name()] || krbd.MayMap(stuck[r.Name()])
 		switch {
 		case r.Connected:
 			e.describeDevice(&s, r)
-		case connecting[r.Name()]: // clean or not, it does not stay so
+		case s.Connecting: // clean or not, it does not stay so
 		case r.Up && ref != nil:
 			s.DirtyBytes = e.standbys.Dirty(ctx, r.Volume, r.Replica)
 		case r.Up:
@@ -116,6 +117,7 @@ func (e *Engine) withoutReplica(ctx context.Context, ref escache.VolumeRef) (esc
 			"its replica is gone from the volume group, but the kernel still has its device or its map; reboot this host")
 	case mayCome != nil:
 		s.State, s.SyncedPercent, s.Device = escache.StateError, 0, e.DevicePath(volume.Volume{VolumeRef: ref})
+		s.Connecting = true
 		s.Error = fault(escache.CodeStuck, "the image may still be mapped: "+mayCome.Error())
 	}
 	return s, nil

@@ -31,7 +31,7 @@ func mayHaveIt(t *testing.T, when string, s escache.VolumeStatus) {
 	if s.State == escache.StateAbsent || !s.Uncached || s.Error == nil {
 		t.Errorf("%s: %+v", when, s)
 	}
-	if !authority.HasDevice(s) {
+	if !authority.HasDevice(s) || !s.Connecting && s.Error.Code == escache.CodeStuck {
 		t.Errorf("%s: no device: %+v", when, s)
 	}
 }

@@ -54,6 +54,7 @@ func (m *Maps) describe(record Record) (escache.VolumeStatus, error) {
 	s.State, s.Mode, s.SyncedPercent = escache.StateConnected, escache.ModeWritethrough, 100
 	s.SizeBytes, s.ClientAddress = image.Bytes, image.ClientAddress
 	stuck := m.MapMayCome(record.VolumeRef)
+	s.Connecting = stuck != nil || m.connecting(record.VolumeRef)
 	switch {
 	case stuck != nil:
 		s.Error = &escache.Fault{Code: escache.CodeStuck, Detail: stuck.Error()}
@@ -72,9 +73,11 @@ func (m *Maps) notMapped(record Record) escache.VolumeStatus {
 	s.Error = &escache.Fault{Code: escache.CodeInternal, Detail: "mapping the image was begun and not finished; stop it, or connect " +
 		"it again"}
 	if stuck := m.MapMayCome(record.VolumeRef); stuck != nil {
+		s.Connecting = true
 		s.Error = &escache.Fault{Code: escache.CodeStuck, Detail: "the image may still be mapped: " + stuck.Error()}
 	}
 	if m.connecting(record.VolumeRef) {
+		s.Connecting = true
 		s.Error = &escache.Fault{Code: escache.CodeBusy, Detail: "the image is being mapped"}
 	}
 	return s
