@@ -170,8 +170,15 @@ func krew(t *testing.T, m made) {
 		args := []string{"install", "--manifest", m.path("escache.yaml"), "--archive"}
 		mustRun(t, env, program, append(args, m.path(name))...)
 		installed := filepath.Join(root, "store", "escache", version, program2file(labels.OS))
-		if got, want := sum(t, installed), sumOf(untar(t, m.path(name))[program2file(labels.OS)]); got != want {
+		packed := untar(t, m.path(name))
+		if got, want := sum(t, installed), sumOf(packed[program2file(labels.OS)]); got != want {
 			t.Errorf("%s: krew has installed %s, not %s", name, got, want)
+		}
+		// With every other file of the archive, of which one is what kubectl calls to complete words.
+		for file := range packed {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(installed), file)); err != nil {
+				t.Errorf("%s: krew has not installed %s: %v", name, file, err)
+			}
 		}
 	}
 	// Another archive than the manifest's is refused.
