@@ -16,6 +16,9 @@ spec:
   description: |
     Shows the state of the write-back caches that escache-csi puts in front of Ceph RBD volumes,
     flushes them before a migration, evacuates hosts, and explains what a volume waits for.
+  caveats: |
+    For completion in your shell, put this file on your PATH. krew keeps it in its store only:
+      cp "\${KREW_ROOT:-\$HOME/.krew}"/store/escache/*/kubectl_complete-escache /usr/local/bin/
   platforms:
 END
   for file in "$dir"/kubectl-escache_"${version}"_*.tar.gz; do
@@ -35,5 +38,7 @@ END
         - {from: kubectl-escache$suffix, to: .}
         - {from: LICENSE, to: .}
 END
+    # kubectl runs it by name. Windows has no shell for it.
+    [ "${platform%_*}" = windows ] || echo '        - {from: kubectl_complete-escache, to: .}'
   done
 } >"$dir/escache.yaml"
