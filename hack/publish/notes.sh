@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
-# Writes the release notes, which are the version's section of CHANGELOG.md, or "Unreleased" if it has none: notes.sh OUT VERSION
+# Writes the release notes: notes.sh OUT VERSION
+# They are the version's section of CHANGELOG.md. A version such as 1.2.0-rc.1 without a section takes that of 1.2.0. If there is none either,
+# "Unreleased" is taken. Links to pages of docs/ become addresses.
 set -euo pipefail
 out=$(realpath "$1") version=$2
 cd "$(dirname "$0")/../.."
@@ -12,9 +14,13 @@ section() { # TITLE: what is below "## TITLE", or "## TITLE (DATE)"
 }
 text=$(section "${version#v}")
 [ -n "$text" ] || text=$(section "$version")
+number=${version#v}
+[ -n "$text" ] || text=$(section "${number%%-*}")
 [ -n "$text" ] || text=$(section Unreleased)
 [ -n "$text" ] || {
   echo "notes.sh: CHANGELOG.md has no section ${version#v} and nothing in \"Unreleased\": write what is new" >&2
   exit 1
 }
+docs=$(sed -n 's/^home: //p' charts/escache-csi/Chart.yaml)/blob/$version/docs
+text=$(sed "s#](docs/#]($docs/#g" <<<"$text")
 printf '# escache-csi %s\n\n%s\n' "$version" "$text" >"$out/release-notes.md"
