@@ -24,7 +24,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="Image",type=string,priority=1,JSONPath=`.spec.image`
 // +kubebuilder:printcolumn:name="Engine",type=string,priority=1,JSONPath=`.spec.cacheEngine`
 // +kubebuilder:printcolumn:name="Epoch",type=integer,priority=1,JSONPath=`.status.epoch`
-// +kubebuilder:printcolumn:name="Outdated",type=string,priority=1,JSONPath=`.status.outdated`
+// +kubebuilder:printcolumn:name="Outdated",type=string,priority=1,JSONPath=`.status.summary.outdated`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="self.spec.group == oldSelf.spec.group || has(self.status) && has(self.status.move) && self.spec.group == self.status.move.group && self.spec.replicas == self.status.move.replicas && self.spec.port == self.status.move.port && self.spec.minor == self.status.move.minor",message="group is changed by csi-controller only: to move the volume, set spec.moveTo"
 // +kubebuilder:validation:XValidation:rule="self.spec.port == oldSelf.spec.port || self.spec.group != oldSelf.spec.group",message="port is immutable within a group"
@@ -441,6 +441,8 @@ type CacheVolumeSummary struct {
 	Size  string `json:"size,omitempty"`
 	Cache string `json:"cache,omitempty"`
 	Dirty string `json:"dirty,omitempty"`
+	// Outdated has the nodes of status.outdated: n1,n2.
+	Outdated string `json:"outdated,omitempty"`
 }
 
 // CacheVolumeList is a list of CacheVolumes.

@@ -21,7 +21,7 @@ import (
 // +kubebuilder:resource:scope=Cluster,shortName=rov
 // +kubebuilder:printcolumn:name="Claim",type=string,JSONPath=`.metadata.annotations.escache\.io/claim`
 // +kubebuilder:printcolumn:name="Snapshot",type=string,JSONPath=`.spec.snapshot`
-// +kubebuilder:printcolumn:name="Bytes",type=integer,JSONPath=`.spec.sizeBytes`
+// +kubebuilder:printcolumn:name="Size",type=string,JSONPath=`.status.summary.size`
 // +kubebuilder:printcolumn:name="Nodes",type=string,JSONPath=`.status.summary.nodes`
 // +kubebuilder:printcolumn:name="Pool",type=string,priority=1,JSONPath=`.spec.pool`
 // +kubebuilder:printcolumn:name="Image",type=string,priority=1,JSONPath=`.spec.image`
@@ -93,6 +93,7 @@ type ReadOnlyVolumeStatus struct {
 
 // ReadOnlyVolumeSummary is shown by `kubectl get`. No program reads it.
 type ReadOnlyVolumeSummary struct {
+	Size  string `json:"size,omitempty"`
 	Nodes string `json:"nodes,omitempty"`
 }
 

@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,6 +15,9 @@ func (s *CacheVolumeStatus) SetDirtyBytes(n int64) {
 	s.DirtyBytes = n
 	s.Summary.Dirty = HumanBytes(n)
 }
+
+// Summarize sets the text that `kubectl get` shows for the list of outdated nodes. Who changes the list calls it.
+func (s *CacheVolumeStatus) Summarize() { s.Summary.Outdated = strings.Join(s.Outdated, ",") }
 
 // IsOutdated reports whether the record says that the node's replica is not current.
 func (s *CacheVolumeStatus) IsOutdated(node string) bool {

@@ -125,6 +125,9 @@ func TestManyNodesReadASnapshotAtOnce(t *testing.T) {
 func TestWhatAReadOnlyVolumeCannotDoIsRefused(t *testing.T) {
 	w := snapshotted(t)
 	must(t, w.createReadOnly("r", "s"))
+	if v := w.readOnly("r"); v.Status.Summary.Size != v1alpha1.HumanBytes(v.Spec.SizeBytes) {
+		t.Errorf("kubectl get shows the size %q of a volume that no node has yet", v.Status.Summary.Size)
+	}
 	create := func(change func(*csi.CreateVolumeRequest)) error {
 		r := readOnly("other", "s")
 		change(r)

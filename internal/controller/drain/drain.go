@@ -284,6 +284,7 @@ func (d *Drainer) read(ctx context.Context, volume string) (*v1alpha1.CacheVolum
 }
 
 func (d *Drainer) write(ctx context.Context, v *v1alpha1.CacheVolume, what string) error {
+	v.Status.Summarize()
 	if err := d.config.Client.Status().Update(ctx, v); err != nil {
 		return fmt.Errorf("record of volume %s that %s: %w", v.Name, what, err)
 	}

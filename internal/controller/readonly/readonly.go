@@ -87,7 +87,7 @@ func (v *Volumes) Create(ctx context.Context, r *v1alpha1.ReadOnlyVolume) error 
 		return fmt.Errorf("write the record of volume %s: %w", r.Name, err)
 	}
 	crashpoint.Reach("create_read_only/object_written")
-	return nil
+	return v.write(ctx, r, "is new")
 }
 
 // Using returns the names of the volumes that are made from one of the snapshots, sorted.
@@ -290,7 +290,7 @@ func (v *Volumes) Delete(ctx context.Context, id string) error {
 
 // write writes the status. It fails if somebody has written the object since it was read.
 func (v *Volumes) write(ctx context.Context, r *v1alpha1.ReadOnlyVolume, what string) error {
-	r.Status.Summary.Nodes = strings.Join(NodesOf(r), ",")
+	r.Status.Summary = v1alpha1.ReadOnlyVolumeSummary{Size: v1alpha1.HumanBytes(r.Spec.SizeBytes), Nodes: strings.Join(NodesOf(r), ",")}
 	if err := v.Kube.Status().Update(ctx, r); err != nil {
 		return fmt.Errorf("record of volume %s that %s: %w", r.Name, what, err)
 	}

@@ -82,6 +82,7 @@ func TestTheHostOnRecordGetsTheCopyIfItStillCan(t *testing.T) {
 			w.steps(1)
 			v := w.volume("v")
 			v.Status.Repair.Substitute, v.Status.Outdated = "n5", append(v.Status.Outdated, "n5")
+			v.Status.Summarize()
 			check(t, w.api.Status().Update(t.Context(), v))
 			if tc.down {
 				// Two silent hosts of five are the trouble of a rack: somebody asks for it nevertheless.

@@ -22,6 +22,7 @@ func (w *world) record(name string, change func(*v1alpha1.CacheVolume)) {
 	w.t.Helper()
 	v := w.volume(name)
 	change(v)
+	v.Status.Summarize()
 	check(w.t, w.api.Status().Update(w.t.Context(), v))
 }
 

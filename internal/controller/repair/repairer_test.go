@@ -165,6 +165,9 @@ func (w *world) volume(name string) *v1alpha1.CacheVolume {
 	w.t.Helper()
 	v := &v1alpha1.CacheVolume{}
 	check(w.t, w.api.Get(w.t.Context(), client.ObjectKey{Name: name}, v))
+	if want := strings.Join(v.Status.Outdated, ","); v.Status.Summary.Outdated != want {
+		w.t.Errorf("kubectl get shows %q as the outdated nodes of %s, not %q", v.Status.Summary.Outdated, v.Name, want)
+	}
 	return v
 }
 
@@ -175,6 +178,7 @@ func (w *world) lose(long time.Duration, volumes ...string) {
 	for _, name := range volumes {
 		v := w.volume(name)
 		v.Status.Outdated = []string{"n2"}
+		v.Status.Summarize()
 		check(w.t, w.api.Status().Update(w.t.Context(), v))
 	}
 	w.poll()

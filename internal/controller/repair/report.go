@@ -65,6 +65,7 @@ func (r *Repairer) report(ctx context.Context, w *work, progress string) error {
 	if explained := explains && w.explain(v); !set && !explained {
 		return nil
 	}
+	v.Status.Summarize()
 	if err := r.Client.Status().Update(ctx, v); err != nil {
 		return client.IgnoreNotFound(err)
 	}

@@ -82,6 +82,7 @@ func (r *Repairer) store(ctx context.Context, name string, step Step, seen Seen)
 		v.Status.Repair = nil
 		v.Status.Outdated = slices.DeleteFunc(v.Status.Outdated, func(node string) bool { return !v.Spec.HasReplica(node) })
 	}
+	v.Status.Summarize()
 	if err := r.Client.Status().Update(ctx, v); err != nil {
 		return fmt.Errorf("record the repair of volume %s: %w", name, err)
 	}

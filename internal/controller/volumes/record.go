@@ -59,6 +59,7 @@ func (s *Steps) KeepGroup(ctx context.Context, volume, group string) error {
 // UpdateStatus writes a volume's status. It fails if somebody has written the object since it was
 // read.
 func (s *Steps) UpdateStatus(ctx context.Context, v *v1alpha1.CacheVolume, what string) error {
+	v.Status.Summarize()
 	if err := s.Cached.Status().Update(ctx, v); err != nil {
 		return fmt.Errorf("record of volume %s that %s: %w", v.Name, what, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -177,6 +178,16 @@ func TestChangesNameTheVersionTheyWereDecidedOn(t *testing.T) {
 		s.asked[0] != "PATCH /apis/escache.io/v1alpha1/cachevolumes/v/status" || s.kind != "application/merge-patch+json" {
 		t.Errorf("%q %s %s", s.asked, s.kind, s.body)
 	}
+	for want, nodes := range map[string][]string{"n1,n2": {"n1", "n2"}, "": {}} {
+		if _, err := c.PatchStatus(t.Context(), v, map[string]any{"outdated": nodes}); err != nil {
+			t.Fatal(err)
+		}
+		sent.Status = nil
+		if err := json.Unmarshal([]byte(s.body), &sent); err != nil || !reflect.DeepEqual(sent.Status["summary"], map[string]any{"outdated": want}) {
+			t.Errorf("outdated nodes %q: %s", nodes, s.body)
+		}
+	}
+	s.asked = s.asked[:1]
 	if _, err := c.Annotate(t.Context(), v, "k", "x"); err != nil {
 		t.Fatal(err)
 	}

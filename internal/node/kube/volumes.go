@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -110,8 +111,13 @@ func (c *Client) namesOf(image string) []string {
 }
 
 // PatchStatus changes fields of a CacheVolume's status. It fails with ErrConflict if the object has
-// changed since v was read.
+// changed since v was read. With the list of
+// outdated nodes it changes the summary of that list. Who changes that list changes nothing else of the summary.
 func (c *Client) PatchStatus(ctx context.Context, v *v1alpha1.CacheVolume, status map[string]any) (*v1alpha1.CacheVolume, error) {
+	if nodes, changes := status["outdated"].([]string); changes {
+		status = maps.Clone(status)
+		status["summary"] = map[string]any{"outdated": strings.Join(nodes, ",")}
+	}
 	return c.patch(ctx, v, volumesPath+"/"+url.PathEscape(v.Name)+"/status", map[string]any{
 		"metadata": map[string]any{"resourceVersion": v.ResourceVersion}, "status": status,
 	})
