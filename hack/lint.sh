@@ -7,4 +7,6 @@ hack/setup.sh build lint
 tags=$(hack/ceph-tags.sh)
 go tool -modfile=hack/tools/golangci-lint/go.mod golangci-lint run --build-tags "e2e,lab,$tags" ./...
 git ls-files '*.sh' .ci/run hack/publish/kubectl_complete-escache | xargs shellcheck -x
+# Dead links in pages, and pages that programs name.
+go test -count 1 ./test/docs
 hack/prose.sh
