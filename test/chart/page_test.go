@@ -1,6 +1,7 @@
 package chart
 
 import (
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -61,6 +62,28 @@ func TestLinksToGrafana(t *testing.T) {
 	}
 	if strings.Contains(render(t, cases(t)["default"], "--set", "page.enabled=true"), "--page-grafana") {
 		t.Error("it gets an address that is not set")
+	}
+}
+
+// TestLinksToTheDocumentation: the page has the address where the alerts' pages are, unless another one is set, or none.
+func TestLinksToTheDocumentation(t *testing.T) {
+	alerts, err := os.ReadFile(chartDir + "/files/alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for set, want := range map[string]string{
+		"page.enabled=true": "https://github.com/escache/escache-csi/blob/main/docs/",
+		"page.enabled=true,page.docs=https://docs.example.com": "https://docs.example.com",
+		"page.enabled=true,page.docs=":                         "",
+		"page.enabled=false":                                   "",
+	} {
+		text := render(t, cases(t)["default"], "--set", set)
+		if got := strings.Contains(text, "--page-docs"); got != (want != "") || got && !strings.Contains(text, `"--page-docs=`+want+`"`) {
+			t.Errorf("%s: csi-controller gets another address than %q", set, want)
+		}
+		if set == "page.enabled=true" && !strings.Contains(string(alerts), "runbook_url: "+want+"alerts.md#") {
+			t.Errorf("alerts do not link to %s", want)
+		}
 	}
 }
 

@@ -104,6 +104,7 @@ func wrongValues(t *testing.T, version string) {
 		"sidecars.attacher.metricsPort=9811":       "sidecars.attacher.metricsPort and sidecars.provisioner.metricsPort are both 9811",
 		"page.enabled=true,page.port=9812":         "page.port and sidecars.attacher.metricsPort are both 9812",
 		"page.grafana=javascript:alert(1)":         "/page/grafana",
+		"page.docs=javascript:alert(1)":            "/page/docs",
 		"escached.wipe=all":                        "value must be one of 'none', 'header', 'full'",
 		"tls.mode=none":                            "value must be one of 'generated', 'certManager', 'existing'",
 		"tls.mode=existing":                        "tls.controllerSecret",

@@ -147,6 +147,7 @@ func (o *Options) bindServe(f *pflag.FlagSet) {
 	f.StringVar(&o.Page.Key, "page-key", o.Page.Key, "PEM file of its key")
 	f.StringVar(&o.Page.Grafana, "page-grafana", o.Page.Grafana,
 		"address of the chart's dashboard in Grafana, for links on the page; empty: none")
+	f.StringVar(&o.Page.Docs, "page-docs", o.Page.Docs, "address below which the pages of docs/ are, for links on the page; empty: none")
 	f.DurationVar(&o.OrphanEvery, "orphan-interval", o.OrphanEvery, "time between two counts of orphans for the metrics")
 	o.Recovery.bind(f)
 	o.HostCertificates.bind(f)

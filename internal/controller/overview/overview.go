@@ -29,6 +29,8 @@ type Options struct {
 	Cert, Key string
 	// Grafana is the address of the chart's dashboard, for links; empty: no links.
 	Grafana string
+	// Docs is the address below which the pages of docs/ are, for links in remedies; empty: no links.
+	Docs string
 }
 
 // Validate returns what is wrong with the options. With an empty address there is no page.
@@ -36,8 +38,10 @@ func (o *Options) Validate() error {
 	if o.Address == "" {
 		return nil
 	}
-	if u, err := url.Parse(o.Grafana); o.Grafana != "" && (err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http") {
-		return fmt.Errorf("the dashboard %q is not an address that begins with https:// or http://", o.Grafana)
+	for what, address := range map[string]string{"dashboard": o.Grafana, "documentation": o.Docs} {
+		if u, err := url.Parse(address); address != "" && (err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http") {
+			return fmt.Errorf("the address of the %s, %q, does not begin with https:// or http://", what, address)
+		}
 	}
 	host, _, err := net.SplitHostPort(o.Address)
 	if err != nil {
@@ -92,6 +96,7 @@ func New(c Config) *Server {
 		access: &access{api: c.API, now: c.Now, known: map[[32]byte]verdict{}},
 		pages: template.Must(template.New("page.html").Funcs(template.FuncMap{
 			"count": count, "join": joined, "add": func(a, b int) int { return a + b },
+			"linked": func(text string) []piece { return linked(c.Docs, text) },
 		}).ParseFS(files, "page.html")),
 		pace: defaultPace(), streams: make(chan struct{}, mostStreams), ending: ending, end: end,
 	}

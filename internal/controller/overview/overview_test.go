@@ -25,7 +25,7 @@ import (
 )
 
 // serve starts the page in front of an API server that knows the tokens "viewer" and "stranger".
-func serve(t *testing.T) (*httptest.Server, *int) {
+func serve(t *testing.T, change ...func(*Config)) (*httptest.Server, *int) {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
@@ -71,7 +71,11 @@ func serve(t *testing.T) (*httptest.Server, *int) {
 			return nil
 		},
 	}).Build()
-	s := httptest.NewServer(New(testConfig(api, api)).Handler())
+	c := testConfig(api, api)
+	for _, set := range change {
+		set(&c)
+	}
+	s := httptest.NewServer(New(c).Handler())
 	t.Cleanup(s.Close)
 	return s, &reviews
 }
@@ -217,6 +221,9 @@ func TestTokensNeverGoInTheClear(t *testing.T) {
 	for dashboard, ok := range map[string]bool{"https://g/d/x": true, "javascript:alert(1)": false, "g/d/x": false, "https://": false} {
 		if err := (&Options{Address: "[::1]:1", Grafana: dashboard}).Validate(); (err == nil) != ok {
 			t.Errorf("%q: %v", dashboard, err)
+		}
+		if err := (&Options{Address: "[::1]:1", Docs: dashboard}).Validate(); (err == nil) != ok {
+			t.Errorf("docs %q: %v", dashboard, err)
 		}
 	}
 	if err := (&Options{Address: ":8443", Cert: "c"}).Validate(); err == nil {
