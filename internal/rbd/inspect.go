@@ -16,13 +16,26 @@ import (
 type Inspection struct {
 	ImageInfo
 
-	// Clients has a few words for each client that has the image open or holds its lock.
+	// Clients has a few words for each client that has the image open, or holds its lock by itself.
 	Clients []string
+	// Left are the clients that hold the exclusive lock without having the image open. They have died, or
+	// are cut off from Ceph.
+	Left []Lock
 	// Encrypted: the image begins with a LUKS header, or ceph-csi has noted that it is encrypted.
 	Encrypted bool
 	// foreign: the image is marked as another Kubernetes cluster's.
 	foreign bool
 }
+
+// Lock is who holds an image's exclusive lock.
+type Lock struct{ Client, Address, Cookie string }
+
+func (l Lock) String() string {
+	return fmt.Sprintf("%s at %s holds its lock (%s)", l.Client, l.Address, l.Cookie)
+}
+
+// automatic begins the cookie of a lock that librbd or the kernel has taken by itself.
+const automatic = "auto "
 
 // Inspect describes an image. Opened read-only, it leaves no trace. Errors: ErrNotFound,
 // ErrPoolNotFound; ErrInvalid for an image in the trash, and for one of the old format 1.
@@ -77,7 +90,13 @@ func (i *Inspection) look(image *librbd.Image) error {
 		return err
 	}
 	for _, l := range lockers {
-		i.Clients = append(i.Clients, fmt.Sprintf("%s at %s holds its lock (%s)", l.Client, l.Addr, l.Cookie))
+		lock := Lock{Client: l.Client, Address: l.Addr, Cookie: l.Cookie}
+		opened := slices.ContainsFunc(watchers, func(w librbd.ImageWatcher) bool { return w.Addr == l.Addr })
+		if !opened && strings.HasPrefix(l.Cookie, automatic) {
+			i.Left = append(i.Left, lock)
+		} else {
+			i.Clients = append(i.Clients, lock.String())
+		}
 	}
 	all, err := image.ListMetadata()
 	if err != nil {
@@ -113,6 +132,10 @@ func (i *Inspection) Refusals(volume string) []string {
 	image := i.Pool + "/" + i.Name
 	if len(i.Clients) > 0 {
 		refuse("it is in use: %s; unmap or close it there", strings.Join(i.Clients, ", "))
+	}
+	for _, l := range i.Left {
+		refuse("%s, and does not have it open: it has died, or is cut off from Ceph; shut it out with `ceph osd blocklist add %s`, then "+
+			"remove its lock with `rbd lock rm %s %q %s`", l, l.Address, image, l.Cookie, l.Client)
 	}
 	if p := i.Parent; p != nil {
 		refuse("it is a clone of %s/%s@%s: `rbd flatten %s`", p.Pool, p.Name, p.Snapshot, image)

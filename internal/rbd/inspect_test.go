@@ -75,6 +75,9 @@ func TestWhatKeepsAnImageFromBeingAVolume(t *testing.T) {
 				<-ended
 			})
 		}, says: []string{"has it open", "holds its lock", "client."}},
+		"left-locked": {prepare: func(t *testing.T, ref ImageRef) { leaveLocked(t, a, ref) }, says: []string{
+			"does not have it open", "ceph osd blocklist add ", "rbd lock rm " + pool + `/left-locked "auto 1" client.`,
+		}},
 		"marked": {prepare: func(t *testing.T, ref ImageRef) {
 			must(t, second(a.MarkImage(ctx, ref, "v")))
 		}, says: []string{"volume v of this Kubernetes cluster", "rbd image-meta remove " + pool + "/marked"}},
@@ -158,4 +161,19 @@ func TestAnImageIsAdoptedOnce(t *testing.T) {
 			t.Errorf("call %d: %v, and the mark is %+v", i, err, mark)
 		}
 	}
+}
+
+// leaveLocked leaves the lock of a client that does not have the image open, as the death of its host does.
+func leaveLocked(t *testing.T, c *Cluster, ref ImageRef) {
+	t.Helper()
+	_, err := call(t.Context(), c, "lock", "", func(conn *rados.Conn) (struct{}, error) {
+		return withPool(conn, ref.Pool, func(io *rados.IOContext) (struct{}, error) {
+			id, err := imageID(io, ref.Name)
+			if err == nil {
+				_, err = io.LockExclusive("rbd_header."+id, "rbd_lock", "auto 1", "", 0, nil)
+			}
+			return struct{}{}, err
+		})
+	})
+	must(t, err)
 }

@@ -69,6 +69,9 @@ func (i *Images) Remains(ctx context.Context, image volumes.ImageRef) (volumes.R
 		ID: seen.ID, SizeBytes: seen.SizeBytes, Kubernetes: seen.Mark.Kubernetes, Volume: seen.Mark.Volume, Deleted: seen.Mark.Deleted,
 		Clients: seen.Clients,
 	}
+	for _, lock := range seen.Left {
+		out.Left = append(out.Left, lock.Address)
+	}
 	out.Note, out.Unreadable = volumes.ParseNote(seen.Mark.Note)
 	return out, nil
 }

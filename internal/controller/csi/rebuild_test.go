@@ -38,7 +38,12 @@ func (f *fakeImages) Remains(_ context.Context, image volumes.ImageRef) (volumes
 	}
 	out := volumes.Remains{
 		ID: strings.ReplaceAll("idof"+image.Image, "-", ""), SizeBytes: size, Volume: f.marks[image], Note: f.notes[image],
-		Clients: f.open[image],
+		Left: f.left[image],
+	}
+	for _, client := range f.open[image] {
+		if !slices.Contains(out.Left, client) {
+			out.Clients = append(out.Clients, client)
+		}
 	}
 	if out.Volume != "" {
 		out.Kubernetes = "us"
@@ -106,6 +111,38 @@ func (w *world) cut(v *v1alpha1.CacheVolume) {
 	for n, node := range v.Spec.Replicas {
 		w.host(node).See(ref(v), v.Spec.Replicas[1-n], escache.LinkStandAlone, escache.DiskUnknown)
 	}
+}
+
+// TestAHostThatLostItsPowerKeepsNoRecordFromBeingMade: its client still holds the image's lock. It may also be
+// cut off from Ceph, so it is fenced.
+func TestAHostThatLostItsPowerKeepsNoRecordFromBeingMade(t *testing.T) {
+	const cutOff = "10.0.0.77:0/9"
+	w := newWorld(t)
+	v := w.used("pvc-1", dirtyBytes)
+	image := volumes.ImageOf(v)
+	w.wipe()
+	w.images.left = map[volumes.ImageRef][]string{image: {cutOff}}
+	if line := w.rebuild(dryRun)[image.Image]; line.Outcome != v1alpha1.RebuildProposed || !strings.Contains(line.Message, cutOff) {
+		t.Errorf("proposed: %+v", line)
+	}
+	if len(w.images.fenced) > 0 {
+		t.Fatalf("a dry run has fenced %v", w.images.fenced)
+	}
+	w.images.failFence = volumes.ErrUnavailable
+	if line := w.rebuild(nil)[image.Image]; line.Outcome != v1alpha1.RebuildWaits {
+		t.Errorf("nobody knows whether it is fenced: %+v", line)
+	}
+	w.images.failFence = nil
+	w.images.open = map[volumes.ImageRef][]string{image: {cutOff}} // who holds the lock counts as who has it open
+	if line := w.rebuild(nil)[image.Image]; line.Outcome != v1alpha1.RebuildDone {
+		t.Fatalf("%+v", line)
+	}
+	s := w.volume("pvc-1").Status
+	if !slices.Equal(w.images.fenced, []string{cutOff}) || len(s.Fenced) != 1 || s.Fenced[0].Address != cutOff || s.Fenced[0].Epoch != 1 {
+		t.Errorf("fenced %v, on record %+v", w.images.fenced, s.Fenced)
+	}
+	_, err := w.publish("pvc-1", v.Spec.Replicas[1])
+	must(t, err)
 }
 
 func TestLostRecordsAreMadeAnew(t *testing.T) {

@@ -199,6 +199,7 @@ type fakeImages struct {
 	mu     sync.Mutex
 	images map[volumes.ImageRef]int64
 	open   map[volumes.ImageRef][]string
+	left   map[volumes.ImageRef][]string // who holds the lock without having the image open
 	fenced []string
 	// blocked are entries of the blocklist that others have made, with their ends.
 	blocked   map[string]time.Time

@@ -12,6 +12,8 @@
 //     knows better.
 //   - A volume that somebody uses gets no record. No VolumeAttachment would speak of that use, so
 //     nobody would ever detach it.
+//   - A client that only holds the image's lock is what a host has left that lost its power. Whoever asks
+//     for the rebuild has said that its cluster is gone. It is fenced: it may be cut off and not dead.
 //   - What is not proven is left to a person, and stopped until then.
 package rebuild
 

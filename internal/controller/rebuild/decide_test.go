@@ -242,7 +242,10 @@ func TestRecordsThatAreNotProven(t *testing.T) {
 		"an old host has the map": {set(absent("n3").with(func(s *escache.VolumeStatus) { s.State, s.ClientAddress = escache.StateError, "10.0.0.3:0/1" })), waits, "node n3 still has the device"},
 		"the peer has the device": {set(linked("n2", "n1", 4, 0).with(func(s *escache.VolumeStatus) { s.Peers[0].Role = escache.RolePrimary })), waits, "node n1 has the device"},
 		"a client has the image":  {func(e *Evidence) { e.Remains.Clients = []string{"client.4 at 10.0.0.9 has it open"} }, waits, "client.4 at 10.0.0.9"},
-		"its group is missing":    {func(e *Evidence) { e.Group = nil }, waits, "no NodeGroup g"},
+		"a client holds the lock, and has it open": {func(e *Evidence) {
+			e.Remains.Clients, e.Remains.Left = []string{"client.4 at 10.0.0.9 has it open"}, []string{"10.0.0.8:0/1"}
+		}, waits, "client.4 at 10.0.0.9"},
+		"its group is missing": {func(e *Evidence) { e.Group = nil }, waits, "no NodeGroup g"},
 		"its host left the group": {func(e *Evidence) {
 			e.Group = []string{"n1", "n3"}
 			set(linked("n1", "n2", 4, 1), linked("n2", "n1", 4, 1))(e)

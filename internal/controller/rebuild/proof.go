@@ -197,5 +197,8 @@ func (w *witnesses) remarks(p *pair) string {
 			out = append(out, fmt.Sprintf("node %s does not answer; by the image's metadata it has nothing that is needed", node))
 		}
 	}
+	for _, client := range w.Remains.Left {
+		out = append(out, fmt.Sprintf("Ceph client %s holds the image's lock and does not have it open: it is fenced", client))
+	}
 	return strings.Join(out, "; ")
 }

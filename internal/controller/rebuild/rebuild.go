@@ -214,7 +214,7 @@ func (r *Rebuilder) one(ctx context.Context, a *v1alpha1.CacheAdoption, e Eviden
 func (r *Rebuilder) write(ctx context.Context, a *v1alpha1.CacheAdoption, e Evidence, d Decision, line *line) {
 	d.Record.Spec.Adoption.Request = string(a.UID)
 	made, err := r.Records.Rebuild(ctx, volumes.Rebuild{
-		Record: d.Record, Why: d.Message, Note: e.Remains.Note, Seen: d.Seen, From: e.From,
+		Record: d.Record, Why: d.Message, Note: e.Remains.Note, Seen: d.Seen, Left: e.Remains.Left, From: e.From,
 	})
 	switch {
 	case err == nil && d.Outcome == v1alpha1.RebuildProposed:

@@ -80,8 +80,11 @@ type Remains struct {
 	// cannot be read.
 	Note       Note
 	Unreadable error
-	// Clients has a few words for each client that has the image open or holds its lock.
+	// Clients has a few words for each client that has the image open.
 	Clients []string
+	// Left are the addresses of clients that hold the image's lock without having it open. They have died, or
+	// are cut off from Ceph.
+	Left []string
 }
 
 // Images reaches Ceph. Errors wrap ErrNotFound (cluster, pool or image), ErrRefused (wrong key,

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
@@ -24,6 +26,9 @@ type Rebuild struct {
 	// Note is what the image said, and Seen the newest attachment that image and hosts know.
 	Note Note
 	Seen int64
+	// Left are Ceph clients of the lost cluster that hold the image's lock and do not have it open. They are
+	// fenced, because nobody knows whether they are dead.
+	Left []string
 	// From is another Kubernetes cluster whose mark the image may have, or "".
 	From string
 }
@@ -51,6 +56,9 @@ func (s *Steps) rebuild(ctx context.Context, r Rebuild) (*v1alpha1.CacheVolume, 
 			ObservedGeneration: v.Generation,
 		})
 	} else {
+		if err := s.fenceLeft(ctx, v, r); err != nil {
+			return nil, err
+		}
 		if err := s.retake(ctx, v, r); err != nil {
 			return nil, err
 		}
@@ -128,9 +136,44 @@ func (s *Steps) retake(ctx context.Context, v *v1alpha1.CacheVolume, r Rebuild) 
 	if err != nil {
 		return fmt.Errorf("find who has image %s open: %w", ImageOf(v), err)
 	}
+	clients = slices.DeleteFunc(clients, func(client string) bool { return authority.IsFenced(v, client) })
 	if len(clients) > 0 {
 		return fmt.Errorf("image %s is open in Ceph client %s: %w", ImageOf(v), strings.Join(clients, ", "), ErrRefused)
 	}
+	return nil
+}
+
+// fenceLeft fences the clients that the lost cluster has left behind. They are on record first, as in any
+// fence. The host that had the volume can prove later that its map is gone.
+func (s *Steps) fenceLeft(ctx context.Context, v *v1alpha1.CacheVolume, r Rebuild) error {
+	if len(r.Left) == 0 {
+		return nil
+	}
+	blocked, err := s.Images.Blocklist(ctx, v.Spec.ClusterID)
+	if err != nil {
+		return fmt.Errorf("read the blocklist: %w", err)
+	}
+	known := s.addressesOf(ctx, v, r.Note.AttachedNode)
+	for _, address := range r.Left {
+		if authority.IsFenced(v, address) {
+			continue
+		}
+		owner := authority.ClientOf(r.Note.AttachedNode, address, known...)
+		v.Status.Fenced = append(v.Status.Fenced, v1alpha1.FencedClient{
+			Node: owner, HostID: v.Status.HostID(owner), EarlierUntil: earlier(blocked, address), Address: address, Epoch: r.Seen, Time: s.now(),
+		})
+	}
+	if err := s.UpdateStatus(ctx, v, "clients of the lost cluster are about to be fenced"); err != nil {
+		return err
+	}
+	crashpoint.Reach("rebuild/fence_recorded")
+	for _, address := range r.Left {
+		s.Log.WarnContext(ctx, "fencing", "volume", v.Name, "client", address, "reason", "it holds the image's lock, and its cluster is lost")
+		if err := s.Images.Fence(ctx, v.Spec.ClusterID, address, authority.FenceSeconds*time.Second); err != nil {
+			return fmt.Errorf("fence client %s of image %s: %w", address, ImageOf(v), err)
+		}
+	}
+	crashpoint.Reach("rebuild/fenced")
 	return nil
 }
 

@@ -22,7 +22,7 @@ func rebuildRows() []row {
 
 // allLost follows docs/disaster-recovery.md, "Kubernetes is lost". The etcd that comes back is one from before
 // there were volumes, with the driver in it. One volume is clean, one has one current copy, and the others have
-// two. The hosts of one of these cannot see each other at first: nobody may guess which of its copies counts.
+// two. All hosts have lost their power, so their Ceph clients have left their locks. The hosts of one of these cannot see each other at first: nobody may guess which of its copies counts.
 func allLost(s *scene) {
 	s.leaves()
 	s.inCeph()
@@ -80,7 +80,8 @@ func allLost(s *scene) {
 
 	for volume, line := range s.adoptAll(1) {
 		v, want := was[volume], v1alpha1.RebuildDone
-		if volume != clean.volume && len(v.Status.Outdated) == 0 && samePair(v, unseen) {
+		// The image says who had a volume last, and not that it was clean afterwards.
+		if len(v.Status.Outdated) == 0 && samePair(v, unseen) {
 			want = v1alpha1.RebuildConflict
 		}
 		if line.Outcome != want {
