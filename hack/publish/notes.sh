@@ -22,5 +22,5 @@ number=${version#v}
   exit 1
 }
 docs=$(sed -n 's/^home: //p' charts/escache-csi/Chart.yaml)/blob/$version/docs
-text=$(sed "s#](docs/#]($docs/#g" <<<"$text")
+text=${text//'](docs/'/"]($docs/"}
 printf '# escache-csi %s\n\n%s\n' "$version" "$text" >"$out/release-notes.md"
