@@ -36,7 +36,7 @@ func holdAndRelease(s *suite) {
 	refused(s, "mode while held", s.first.mode(v, escache.ModeWritethrough), escache.CodeHeld)
 	refused(s, "resize while held", s.first.resize(v, s.target.ImageBytes), escache.CodeHeld)
 	refused(s, "flush while held", s.first.flush(v, 10), escache.CodeHeld)
-	refused(s, "delete while held", s.first.delete(v, "true"), escache.CodeConnected)
+	refused(s, "delete while held", s.first.discard(v), escache.CodeConnected)
 	if s.target.Engine != escache.EngineLog {
 		s.extends(v, held)
 		load.stands(2*time.Second, asked.Add(300*time.Second)) // the shorter second hold would have run out

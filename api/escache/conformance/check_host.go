@@ -55,7 +55,7 @@ func nodeCounts(s *suite) {
 	}
 	memoryCounts(s, before, during)
 	v.detach(s.first)
-	done(s, "delete", s.first.delete(v, ""))
+	done(s, "delete", s.first.delete(v))
 	after := s.first.node()
 	if after.ConnectedBytes != before.ConnectedBytes || after.CacheMemoryBytes != before.CacheMemoryBytes {
 		s.Errorf("after the volume was deleted the host has %+v, before it had %+v", after, before)

@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"sync"
 
@@ -105,23 +104,26 @@ func noRoom(s *suite) {
 func replicaDeleted(s *suite) {
 	v := s.laid()
 	for _, what := range []string{"delete the replica", "delete it again"} {
-		done(s, what, s.first.delete(v, ""))
+		done(s, what, s.first.delete(v))
 		if status := s.first.status(v.VolumeRef); status.State != escache.StateAbsent {
 			s.Errorf("%s: the state is %q, want %q", what, status.State, escache.StateAbsent)
 		}
 	}
-	done(s, "delete with discard what is gone", s.first.delete(v, "true"))
+	done(s, "delete with discard what is gone", s.first.discard(v))
 	done(s, "create it again", s.first.put(v.request()))
-	done(s, "delete a clean replica with discard", s.first.delete(v, "true"))
-	done(s, "delete what was never there", s.first.delete(s.nameVolume(), ""))
+	done(s, "delete a clean replica with discard", s.first.discard(v))
+	done(s, "delete what was never there", s.first.delete(s.nameVolume()))
 }
 
 func connectedNotDeleted(s *suite) {
 	v := s.connected()
 	data := v.write(s.first, 0, mib)
-	for _, discard := range []string{"", "false", "true"} {
-		refused(s, "delete the connected replica, discard="+discard, s.first.delete(v, discard), escache.CodeConnected)
-	}
+	refused(s, "delete the connected replica", s.first.delete(v), escache.CodeConnected)
+	refused(s, "discard the connected replica", s.first.discard(v), escache.CodeConnected)
+	query := v.query()
+	query.Set("discard", "false")
+	kept := s.first.send(request{method: http.MethodDelete, path: escache.PathReplica, query: query})
+	refused(s, "delete the connected replica, discard=false", kept, escache.CodeConnected)
 	if status := s.first.status(v.VolumeRef); status.State != escache.StateConnected || status.Device != v.device {
 		s.Errorf("refused deletes changed the status to %+v", shown(status))
 	}
@@ -133,14 +135,14 @@ func dirtyStandbyNotDeleted(s *suite) {
 	v := s.connected()
 	v.makeDirty(s.first)
 	before := s.second.status(v.VolumeRef)
-	a := s.second.delete(v, "")
+	a := s.second.delete(v)
 	refused(s, "delete the standby while the cache is dirty", a, escache.CodeDirty, escache.CodeDirtyUnknown, escache.CodeConnected)
 	after := s.second.status(v.VolumeRef)
 	if after.State != before.State || after.DiskState != before.DiskState || after.Minor != before.Minor {
 		s.Errorf("the refused delete changed the standby from %+v to %+v", shown(before), shown(after))
 	}
 	v.detach(s.first)
-	done(s, "delete the standby of a clean cache", s.second.delete(v, ""))
+	done(s, "delete the standby of a clean cache", s.second.delete(v))
 }
 
 // onlyCopyNotDeleted: the disk of the host that has the device has failed, so what it acknowledges is on the
@@ -155,8 +157,8 @@ func onlyCopyNotDeleted(s *suite) {
 		before = s.second.status(v.VolumeRef)
 		return len(before.Peers) == 1 && before.Peers[0].DiskState.Lost(), shown(before)
 	})
-	refused(s, "delete the only copy", s.second.delete(v, ""), escache.CodeConnected, escache.CodeDirty, escache.CodeDirtyUnknown)
-	refused(s, "discard the only copy", s.second.discardUpTo(v, fmt.Sprint(v.epoch)), escache.CodeConnected)
+	refused(s, "delete the only copy", s.second.delete(v), escache.CodeConnected, escache.CodeDirty, escache.CodeDirtyUnknown)
+	refused(s, "discard the only copy", s.second.discard(v), escache.CodeConnected)
 	after := s.second.status(v.VolumeRef)
 	if after.State != before.State || after.DiskState != before.DiskState || after.Minor != before.Minor {
 		s.Errorf("the refused deletes changed the standby from %+v to %+v", shown(before), shown(after))
@@ -165,7 +167,7 @@ func onlyCopyNotDeleted(s *suite) {
 	v.holds(s.first, 8*mib, more)
 	v.detach(s.first)
 	mend()
-	done(s, "discard the copy on the disk that had failed", s.first.discardUpTo(v, fmt.Sprint(v.epoch)))
+	done(s, "discard the copy on the disk that had failed", s.first.discard(v))
 }
 
 // failDisk makes the disk of a host's replica fail, or skips the check. It is undone at the latest when the
@@ -208,6 +210,7 @@ func earlierAttachment(s *suite) {
 	if status := s.first.status(v.VolumeRef); status.State != escache.StateStandby || status.Epoch != 5 {
 		s.Errorf("the status is %+v, want a standby of epoch 5", shown(status))
 	}
+	refused(s, "discard what was written up to any attachment", s.first.discardUpTo(v, ""), escache.CodeInvalidRequest)
 	for _, epoch := range []string{"-1", "x"} {
 		query := v.query()
 		query.Set("discard", "true")

@@ -42,6 +42,7 @@ var mutants = map[string][]string{
 	"a replica is deleted once":                     {"what is gone cannot be deleted"},
 	"a request of an earlier attachment changes nothing": {
 		"an old request is carried out", "a later attachment's replica is discarded", "the epoch of a confirmation is forgotten",
+		"a discard without an epoch drops everything",
 	},
 	"a connected replica is not deleted":                {"a connected replica is deleted", "discard removes a connected replica"},
 	"a standby is not deleted while the cache is dirty": {"a dirty replica is deleted"},

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -76,21 +77,25 @@ func (h *host) put(r escache.ReplicaRequest) *answer {
 	return h.send(request{method: http.MethodPut, path: escache.PathReplica, body: encode(h.s, r)})
 }
 
-func (h *host) delete(v *volume, discard string) *answer {
+func (h *host) delete(v *volume) *answer {
 	h.s.Helper()
-	query := v.query()
-	if discard != "" {
-		query.Set("discard", discard)
-	}
-	return h.send(request{method: http.MethodDelete, path: escache.PathReplica, query: query})
+	return h.send(request{method: http.MethodDelete, path: escache.PathReplica, query: v.query()})
 }
 
-// discardUpTo deletes a replica with what was written to it up to an attachment.
+// discard deletes a replica with all that was written to it.
+func (h *host) discard(v *volume) *answer {
+	h.s.Helper()
+	return h.discardUpTo(v, fmt.Sprint(v.epoch))
+}
+
+// discardUpTo deletes a replica with what was written to it up to an attachment; "" names none.
 func (h *host) discardUpTo(v *volume, epoch string) *answer {
 	h.s.Helper()
 	query := v.query()
 	query.Set("discard", "true")
-	query.Set("epoch", epoch)
+	if epoch != "" {
+		query.Set("epoch", epoch)
+	}
 	return h.send(request{method: http.MethodDelete, path: escache.PathReplica, query: query})
 }
 
@@ -300,6 +305,7 @@ func (v *volume) remove() {
 	}
 	query := v.query()
 	query.Set("discard", fmt.Sprint(v.s.Failed()))
+	query.Set("epoch", fmt.Sprint(math.MaxInt64))
 	for _, deleted := range onBoth(v.s, func(h *host) (struct{}, error) {
 		a, err := h.call.do(ctx, request{method: http.MethodDelete, path: escache.PathReplica, query: query})
 		if err == nil && a.status != http.StatusNoContent {

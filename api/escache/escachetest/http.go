@@ -10,6 +10,7 @@ import (
 	"maps"
 	"math"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -52,15 +53,11 @@ func (s *server) verbs() map[string]map[string]verb {
 		escache.PathReplica: {
 			http.MethodPut: with(s, h.put),
 			http.MethodDelete: func(_ context.Context, _ []byte, r *http.Request) (any, error) {
-				query := r.URL.Query()
-				epoch := int64(math.MaxInt64)
-				if text := query.Get("epoch"); text != "" {
-					var err error
-					if epoch, err = strconv.ParseInt(text, 10, 64); err != nil {
-						return nil, fail(escache.CodeInvalidRequest, "epoch: %v", err)
-					}
+				epoch, err := h.discardUpTo(r.URL.Query())
+				if err != nil {
+					return nil, err
 				}
-				return nil, h.delete(refOf(r), query.Get("discard") == "true", epoch)
+				return nil, h.delete(refOf(r), r.URL.Query().Get("discard") == "true", epoch)
 			},
 		},
 		escache.PathDevConnect: {http.MethodPost: with(s, h.connect)},
@@ -75,6 +72,22 @@ func (s *server) verbs() map[string]map[string]verb {
 		escache.PathMap:        {http.MethodPost: with(s, h.mapImage)},
 		escache.PathUnmap:      {http.MethodPost: with(s, h.unmapImage)},
 	}
+}
+
+// discardUpTo is the attachment up to which a call may discard what was written.
+func (h *Host) discardUpTo(query url.Values) (epoch int64, err error) {
+	text := query.Get("epoch")
+	switch {
+	case text != "":
+		if epoch, err = strconv.ParseInt(text, 10, 64); err != nil {
+			return 0, fail(escache.CodeInvalidRequest, "epoch: %v", err)
+		}
+	case h.w.breaks("a discard without an epoch drops everything"):
+		epoch = math.MaxInt64
+	case query.Get("discard") == "true":
+		return 0, fail(escache.CodeInvalidRequest, "epoch: it is required with discard=true")
+	}
+	return epoch, nil
 }
 
 func refOf(r *http.Request) escache.VolumeRef {

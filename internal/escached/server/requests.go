@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"math"
 	"net"
 	"net/http"
 	"net/url"
@@ -210,20 +209,23 @@ func checkSeconds(key string, n, most int) error {
 }
 
 // discardOf reads the parameters discard and epoch, which allow losing data. Only "true" means yes;
-// left out means no. Without an epoch every attachment's data may be lost.
+// left out means no. Who says yes must say up to which attachment.
 func discardOf(q map[string]string) (upTo *int64, err error) {
-	epoch := int64(math.MaxInt64)
-	if text, given := q["epoch"]; given {
-		if epoch, err = strconv.ParseInt(text, 10, 64); err != nil || epoch < 0 {
-			return nil, invalid("epoch: %q is no number of an attachment", text)
+	var epoch int64
+	number, numbered := q["epoch"]
+	if numbered {
+		if epoch, err = strconv.ParseInt(number, 10, 64); err != nil || epoch < 0 {
+			return nil, invalid("epoch: %q is no number of an attachment", number)
 		}
 	}
 	switch text, given := q["discard"]; {
 	case !given, text == "false":
 		return nil, nil //nolint:nilnil // nothing may be lost
-	case text == "true":
-		return &epoch, nil
-	default:
+	case text != "true":
 		return nil, invalid("discard: %q is neither true nor false", text)
+	case !numbered:
+		return nil, invalid("epoch: it is required with discard=true: the last attachment whose data may be lost, as %s shows it",
+			escache.PathStatus)
 	}
+	return &epoch, nil
 }
