@@ -3,6 +3,7 @@ package labtest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -99,17 +100,34 @@ func (h *Host) WaitForService(t T, limit time.Duration) time.Duration {
 func (h *Host) KillService(t T) time.Duration {
 	t.Helper()
 	begin := time.Now()
-	old := h.ServicePID(t)
-	h.Run(t, "kill", "-9", old)
-	WaitFor(t, "a new escached on "+h.Name, restartLimit, func(ctx context.Context) error {
-		pid, err := h.Try(ctx, nil, "cat", pidFile)
-		if err == nil && pid == old {
-			err = fmt.Errorf("process %s has not gone", old)
-		}
-		return err
-	})
+	ctx, cancel := context.WithTimeout(t.Context(), restartLimit)
+	defer cancel()
+	if err := h.RestartService(ctx); err != nil {
+		t.Fatalf("%v", err)
+	}
 	h.WaitForService(t, restartLimit)
 	return time.Since(begin)
+}
+
+// RestartService ends escached with SIGKILL, and waits until there is another process, which need not answer yet.
+func (h *Host) RestartService(ctx context.Context) error {
+	old, err := h.Try(ctx, nil, "cat", pidFile)
+	if err != nil {
+		return err
+	}
+	if _, err := h.Try(ctx, nil, "kill", "-9", old); err != nil {
+		return err
+	}
+	for {
+		pid, err := h.Try(ctx, nil, "cat", pidFile)
+		switch {
+		case err == nil && pid != old:
+			return nil
+		case ctx.Err() != nil:
+			return fmt.Errorf("escached on %s was killed (process %s) and is not back: %w", h.Name, old, errors.Join(err, ctx.Err()))
+		}
+		time.Sleep(pollInterval)
+	}
 }
 
 // pidFile is where the hosts' service keeper writes what it started.

@@ -66,7 +66,7 @@ func FromEnvironment() (Target, error) {
 	}
 	target := Target{
 		Hosts: [2]Host{host(EnvEndpoint, EnvHost), host(EnvPeerEndpoint, EnvPeerHost)}, Pool: need(EnvPool), Storage: hook,
-		FailDisk:  hook.FailDisk,
+		FailDisk: hook.FailDisk, Restart: hook.Restart,
 		Other:     TLSFiles{Cert: os.Getenv(EnvOtherCert), Key: os.Getenv(EnvOtherKey)},
 		FirstPort: number(EnvFirstPort), FirstMinor: number(EnvFirstMinor),
 	}

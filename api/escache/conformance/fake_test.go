@@ -38,7 +38,7 @@ func fake(t *testing.T, rule string) Target {
 			}
 			return nil
 		},
-		FailDisk: w.FailDisk,
+		FailDisk: w.FailDisk, Restart: w.Restart,
 	}
 	for i, h := range w.Hosts {
 		handler, err := h.Handler()

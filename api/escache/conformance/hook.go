@@ -22,8 +22,9 @@ import (
 //	HOOK occupy POOL IMAGE           take the image's exclusive lock, print a line "ready", keep it until the input ends
 //	HOOK stall                       make writes to Ceph hang, print a line "ready", and end that when the input ends
 //	HOOK fail POOL IMAGE HOST        make the disk of a host's replica fail, print a line "ready", and end that when the input ends
+//	HOOK restart HOST                end the service of a host as a crash does, and start it again
 //
-// It exits with 64 from what it cannot do: occupy, stall and fail may be left out.
+// It exits with 64 from what it cannot do: occupy, stall, fail and restart may be left out.
 type Hook string
 
 // exitUnsupported is EX_USAGE of sysexits.h.
@@ -57,6 +58,11 @@ func (h Hook) Stall(ctx context.Context) (io.Closer, error) { return hold(ctx, h
 // FailDisk makes the disk of a host's replica fail.
 func (h Hook) FailDisk(ctx context.Context, ref escache.VolumeRef, host string) (io.Closer, error) {
 	return hold(ctx, h.exec, "fail", ref.Pool, ref.Image, host)
+}
+
+// Restart restarts the service of a host.
+func (h Hook) Restart(ctx context.Context, host string) error {
+	return h.exec(ctx, nil, nil, "restart", host)
 }
 
 // On uses the devices of a host.

@@ -141,5 +141,8 @@ var mutants = map[string][]string{
 	},
 	"many hosts map an image read-only":                {"a read-only map can be written to"},
 	"an image with a replica is mapped by its connect": {"an image with a replica is mapped"},
+	"after a restart nothing is absent that is there": {
+		"a service answers before it has recovered", "a service lists what it has found so far", "a restart loses the epoch",
+	},
 	"abandon of what is not connected changes nothing": {"a standby cannot be abandoned", "abandon drops the standby"},
 }

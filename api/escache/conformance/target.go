@@ -51,6 +51,9 @@ type Target struct {
 	// host, until the result is closed. The replica need not come back by itself then. May be nil, or
 	// unsupported.
 	FailDisk func(ctx context.Context, ref escache.VolumeRef, host string) (io.Closer, error)
+	// Restart ends the service of a host as a crash does, and starts it again. The devices stay. It returns when
+	// the former process has gone, perhaps before the new one answers. May be nil, or unsupported.
+	Restart func(ctx context.Context, host string) error
 }
 
 // Host is one of the hosts. Exactly one of URL and Socket is set.

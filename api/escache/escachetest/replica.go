@@ -54,7 +54,14 @@ func (h *Host) lock() func() {
 func (h *Host) status(ref escache.VolumeRef) (any, error) {
 	defer h.lock()()
 	status := escache.Status{Volumes: []escache.VolumeStatus{}}
+	missing, err := h.unknown(ref)
+	if err != nil {
+		return nil, err
+	}
 	if ref.Pool == "" {
+		if missing {
+			return status, nil
+		}
 		for ref := range h.replicas {
 			if !h.w.breaks("the list is empty") {
 				status.Volumes = append(status.Volumes, h.one(ref))
@@ -76,7 +83,13 @@ func (h *Host) status(ref escache.VolumeRef) (any, error) {
 	} else if r == nil && h.w.breaks("an absent volume is an error") {
 		return nil, fail(escache.CodeNotFound, "no replica here")
 	}
-	status.Volumes = append(status.Volumes, h.one(ref))
+	v := h.one(ref)
+	if missing {
+		v = escache.VolumeStatus{
+			VolumeRef: ref, Node: h.Name, HostID: h.hostID(), State: escache.StateAbsent, Role: escache.RoleUnknown, SyncedPercent: 100,
+		}
+	}
+	status.Volumes = append(status.Volumes, v)
 	return status, nil
 }
 

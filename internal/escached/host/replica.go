@@ -109,8 +109,8 @@ func (h *Host) Unused(ctx context.Context, v volume.Volume) (bool, error) {
 // lost with this copy.
 func (h *Host) DirtyHere(ctx context.Context, v volume.Volume) (int64, error) {
 	unknown := func(why string) error {
-		return v.Fail(escache.CodeDirtyUnknown, "it is not known whether the replica on %s is clean: %s; discard=true with its epoch drops it for good",
-			h.Config.Node, why)
+		return v.Fail(escache.CodeDirtyUnknown,
+			"it is not known whether the replica on %s is clean: %s; discard=true with its epoch drops it for good", h.Config.Node, why)
 	}
 	st, up, err := h.Replica(v.Minor)
 	if err != nil {

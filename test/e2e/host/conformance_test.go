@@ -22,6 +22,14 @@ func escachedConforms(t *testing.T, lab *labtest.Lab) {
 		Record: func(ctx context.Context, ref escache.VolumeRef, imageID, host string, epoch int64) error {
 			return lab.Attach(ctx, labtest.Record{VolumeRef: ref, ImageID: imageID, AttachedNode: host, Epoch: epoch})
 		},
+		Restart: func(ctx context.Context, host string) error {
+			for _, h := range lab.Hosts {
+				if h.Name == host {
+					return h.RestartService(ctx)
+				}
+			}
+			return conformance.ErrUnsupported
+		},
 	}
 	for i := range target.Hosts {
 		h := lab.Hosts[i]
