@@ -16,6 +16,8 @@ func TestMapGone(t *testing.T) {
 	client := v1alpha1.FencedClient{Node: "n1", Address: "10.0.0.1:0/1", Epoch: 6, Time: metav1.NewTime(now.Add(-time.Hour))}
 	later := holding(escache.StateConnected)
 	later.Status.ClientAddress, later.Status.Epoch = "10.0.0.1:0/2", 7
+	spelt := later
+	spelt.Status.ClientAddress = "[fd00::5efe:10.0.0.1]:0/2"
 	strange := later
 	strange.Status.Epoch = 6
 	confirmed := standby(nil)
@@ -34,6 +36,9 @@ func TestMapGone(t *testing.T) {
 		{"no device", nil, standby(nil), true},
 		{"no replica", nil, answer{Status: escache.VolumeStatus{State: escache.StateAbsent}}, true},
 		{"its own device", nil, holding(escache.StateConnected), false},
+		{"its own device, of a later attachment, in another spelling", func(_ *v1alpha1.CacheVolumeStatus, c *v1alpha1.FencedClient) {
+			c.Address = "[fd00::5efe:a00:1]:0/2"
+		}, spelt, false},
 		{"its own device, in error", nil, holding(escache.StateError), false},
 		{"a device of a later attachment", nil, later, true},
 		{"a device of the same attachment, and of another client", nil, strange, false},
@@ -151,11 +156,31 @@ func TestClientOf(t *testing.T) {
 		{"10.0.0.11:0/1", []string{"10.0.0.1:0/9", "10.0.0.1"}, ""},
 		{"10.0.0.1:0/1", []string{"", ""}, ""},
 		{"[fd00::1]:0/1", []string{"fd00::1"}, "n1"},
+		{"[fd00::5efe:a00:1]:0/1", []string{"[fd00::5efe:10.0.0.1]:0/9"}, "n1"},
+		{"[fd00::5efe:a00:1]:0/1", []string{"FD00:0::5EFE:a00:1"}, "n1"},
 		{"[fd00::1]:0/1", []string{"fd00::2", "[fd00::3]:0/7"}, ""},
 	} {
 		if got := ClientOf("n1", tc.client, tc.known...); got != tc.want {
 			t.Errorf("%s beside %v: got %q", tc.client, tc.known, got)
 		}
+	}
+}
+
+// TestAClientIsFencedInAnySpelling: the record may have an address as Ceph writes it, and the host asks about it
+// as the kernel does.
+func TestAClientIsFencedInAnySpelling(t *testing.T) {
+	v := volume(func(s *v1alpha1.CacheVolumeStatus) {
+		s.ClientAddress, s.Fenced = "[fd00::5efe:10.0.0.2]:0/1", []v1alpha1.FencedClient{{Address: "[fd00::5efe:a00:1]:0/1"}}
+	})
+	for address, want := range map[string]bool{
+		"[fd00::5efe:10.0.0.1]:0/1": true, "[fd00::5efe:10.0.0.1]:0/2": false, "[fd00::5efe:10.0.0.2]:0/1": false, "": false,
+	} {
+		if got := IsFenced(v, address); got != want {
+			t.Errorf("%s: %v", address, got)
+		}
+	}
+	if got := Clients(v, []string{"[fd00::5efe:a00:1]:0/1", "[fd00::5efe:a00:2]:0/1"}); len(got) != 1 {
+		t.Errorf("to be fenced are %v: one client", got)
 	}
 }
 

@@ -20,13 +20,19 @@ const oldClient = "10.0.0.1:0/1"
 // can take.
 func (w *world) fenced(id string) (v *v1alpha1.CacheVolume, dead, partner string) {
 	w.t.Helper()
+	return w.fencedClient(id, oldClient)
+}
+
+// fencedClient is fenced for a node that had mapped the image with that client.
+func (w *world) fencedClient(id, address string) (v *v1alpha1.CacheVolume, dead, partner string) {
+	w.t.Helper()
 	v = w.create(id)
 	dead, partner = v.Spec.Replicas[0], v.Spec.Replicas[1]
 	_, err := w.publish(id, dead)
 	must(w.t, err)
-	w.host(dead).Connect(ref(v), oldClient)
+	w.host(dead).Connect(ref(v), address)
 	v = w.volume(id)
-	v.Status.ClientAddress = oldClient
+	v.Status.ClientAddress = address
 	must(w.t, w.api.Status().Update(context.Background(), v))
 	w.taint(dead)
 	must(w.t, w.unpublish(id, dead))
@@ -133,6 +139,19 @@ func TestAnEntryThatWasThereBeforeStays(t *testing.T) {
 				t.Errorf("on the blocklist are %v, on record %+v", left, w.volume("pvc-1").Status.Fenced)
 			}
 		})
+	}
+}
+
+// TestAnEntryThatWasThereBeforeIsKnownInAnySpelling: the kernel, which tells escached the address, writes some
+// IPv6 addresses in another way than Ceph does.
+func TestAnEntryThatWasThereBeforeIsKnownInAnySpelling(t *testing.T) {
+	const ofKernel, ofCeph = "[fd00::5efe:10.0.0.1]:0/1", "[fd00::5efe:a00:1]:0/1"
+	w := newWorld(t)
+	until := time.Now().Add(time.Hour).Truncate(time.Second)
+	w.images.blocked = map[string]time.Time{ofCeph: until}
+	v, _, _ := w.fencedClient("pvc-1", ofKernel)
+	if e := v.Status.Fenced[0].EarlierUntil; e == nil || !e.Time.Equal(until) {
+		t.Errorf("on record %+v, want the end of the earlier entry, %s", v.Status.Fenced[0], until)
 	}
 }
 
