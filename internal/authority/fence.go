@@ -7,6 +7,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/clientaddress"
 )
 
 // FenceSeconds is how long a fenced client stays on Ceph's blocklist: ten years. If an entry
@@ -21,8 +22,10 @@ func Clients(v *v1alpha1.CacheVolume, open []string) []string {
 	if v.Status.ClientAddress != "" {
 		candidates = append(candidates, v.Status.ClientAddress)
 	}
-	slices.Sort(candidates)
-	return slices.DeleteFunc(slices.Compact(candidates), func(address string) bool {
+	slices.SortFunc(candidates, func(a, b string) int {
+		return strings.Compare(clientaddress.Canonical(a), clientaddress.Canonical(b))
+	})
+	return slices.DeleteFunc(slices.CompactFunc(candidates, clientaddress.Same), func(address string) bool {
 		return IsFenced(v, address)
 	})
 }
@@ -32,7 +35,7 @@ func Clients(v *v1alpha1.CacheVolume, open []string) []string {
 // clients.
 func ClientOf(node, client string, known ...string) string {
 	for _, address := range known {
-		if address != "" && hostOf(address) == hostOf(client) {
+		if address != "" && clientaddress.SameHost(hostOf(address), hostOf(client)) {
 			return node
 		}
 	}
@@ -87,7 +90,7 @@ func Late(v *v1alpha1.CacheVolume, open []string, known map[string][]string) []v
 		return nil
 	}
 	var late []v1alpha1.FencedClient
-	held := slices.Contains(open, v.Status.ClientAddress)
+	held := slices.ContainsFunc(open, func(address string) bool { return clientaddress.Same(address, v.Status.ClientAddress) })
 	for _, address := range open {
 		lost := v1alpha1.FencedClient{}
 		for _, earlier := range v.Status.Fenced {
@@ -131,7 +134,7 @@ func MapGone(v *v1alpha1.CacheVolume, client v1alpha1.FencedClient, host Report,
 	s := host.status
 	later := s.Epoch > client.Epoch
 	switch {
-	case client.Node == "" || !host.known || client.Address != "" && s.ClientAddress == client.Address:
+	case client.Node == "" || !host.known || client.Address != "" && clientaddress.Same(s.ClientAddress, client.Address):
 		return false
 	case v.Status.AttachedNode != "" && client.Epoch == v.Status.Epoch:
 		return false // the take-over has not ended

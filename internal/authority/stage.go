@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/clientaddress"
 )
 
 // MayStage returns nil if the node may connect and use the volume in this attachment. The caller
@@ -41,5 +42,7 @@ func IsTaken(v *v1alpha1.CacheVolume, node, client string) bool {
 
 // IsFenced reports whether a Ceph client was fenced when the volume was taken from its node.
 func IsFenced(v *v1alpha1.CacheVolume, client string) bool {
-	return client != "" && slices.ContainsFunc(v.Status.Fenced, func(c v1alpha1.FencedClient) bool { return c.Address == client })
+	return client != "" && slices.ContainsFunc(v.Status.Fenced, func(c v1alpha1.FencedClient) bool {
+		return clientaddress.Same(c.Address, client)
+	})
 }

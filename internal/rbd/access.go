@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -15,6 +14,8 @@ import (
 	"github.com/ceph/go-ceph/rados"
 	librbd "github.com/ceph/go-ceph/rbd"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/escache/escache-csi/internal/clientaddress"
 )
 
 // Watcher is a client that has an image mapped, or open for writing.
@@ -89,7 +90,7 @@ func (c *Cluster) BlocklistRemove(ctx context.Context, address string) error {
 }
 
 // entryOf names a client's entry on the blocklist.
-func entryOf(address string) string { return "client " + canonical(address) }
+func entryOf(address string) string { return "client " + clientaddress.Canonical(address) }
 
 // blocklist adds the clients, replaces entries that end too early, and returns when no OSD serves
 // the clients any more.
@@ -150,17 +151,8 @@ func blockedFor(conn *rados.Conn, life time.Duration, address string) (bool, err
 // listed reports whether the client is on the list for more than life from now on.
 func listed(entries []BlocklistEntry, address string, life time.Duration) bool {
 	return slices.ContainsFunc(entries, func(e BlocklistEntry) bool {
-		return canonical(e.Address) == canonical(address) && time.Until(e.Until) > life
+		return clientaddress.Same(e.Address, address) && time.Until(e.Until) > life
 	})
-}
-
-// canonical returns the address as Ceph lists it: an IPv6 address has many spellings.
-func canonical(address string) string {
-	host, nonce, _ := strings.Cut(address, "/")
-	if parsed, err := netip.ParseAddrPort(host); err == nil {
-		host = parsed.String()
-	}
-	return host + "/" + nonce
 }
 
 // Blocklist returns all entries of the blocklist.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/clientaddress"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/rbd"
 )
@@ -210,7 +211,7 @@ func (i *Images) Clients(ctx context.Context, image volumes.ImageRef) ([]string,
 	return slices.Compact(out), nil
 }
 
-// Blocklist returns the clients on the blocklist, with the ends of their entries.
+// Blocklist returns the clients on the blocklist by their canonical addresses, with the ends of their entries.
 func (i *Images) Blocklist(ctx context.Context, clusterID string) (map[string]time.Time, error) {
 	cluster, err := i.cluster(clusterID)
 	if err != nil {
@@ -219,7 +220,7 @@ func (i *Images) Blocklist(ctx context.Context, clusterID string) (map[string]ti
 	entries, err := cluster.Blocklist(ctx)
 	out := map[string]time.Time{}
 	for _, e := range entries {
-		out[e.Address] = e.Until
+		out[clientaddress.Canonical(e.Address)] = e.Until
 	}
 	return out, translate(ctx, err)
 }

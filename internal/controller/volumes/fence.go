@@ -10,6 +10,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/clientaddress"
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
@@ -76,7 +77,7 @@ func (s *Steps) expect(ctx context.Context, v *v1alpha1.CacheVolume, node, reaso
 
 // earlier returns the end of the entry that a client has already, or nil.
 func earlier(blocked map[string]time.Time, address string) *metav1.Time {
-	until, ok := blocked[address]
+	until, ok := blocked[clientaddress.Canonical(address)]
 	if !ok {
 		return nil
 	}

@@ -142,7 +142,8 @@ type Images interface {
 	// Clients returns the addresses of the Ceph clients that have the image open or hold its lock.
 	// If there is no image, there is no client.
 	Clients(ctx context.Context, image ImageRef) ([]string, error)
-	// Blocklist returns the clients on Ceph's blocklist, with the ends of their entries.
+	// Blocklist returns the clients on Ceph's blocklist, with the ends of their entries. The addresses are
+	// canonical (package clientaddress).
 	Blocklist(ctx context.Context, clusterID string) (map[string]time.Time, error)
 	// Fence puts a client on Ceph's blocklist for at least duration.
 	Fence(ctx context.Context, clusterID, address string, duration time.Duration) error
