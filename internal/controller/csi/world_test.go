@@ -345,31 +345,6 @@ func (f *fakeImages) Clients(_ context.Context, image volumes.ImageRef) ([]strin
 	return f.open[image], f.fail
 }
 
-func (f *fakeImages) Blocklist(context.Context, string) (map[string]time.Time, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.blocked, f.fail
-}
-
-func (f *fakeImages) Fence(_ context.Context, _, address string, _ time.Duration) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	fail := cmp.Or(f.failFence, f.fail)
-	if fail == nil {
-		f.fenced = append(f.fenced, address)
-	}
-	return fail
-}
-
-func (f *fakeImages) Unfence(_ context.Context, _, address string) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.fail == nil {
-		f.fenced = slices.DeleteFunc(f.fenced, func(fenced string) bool { return fenced == address })
-	}
-	return f.fail
-}
-
 func (f *fakeImages) PoolBytes(context.Context, string, string) (int64, error) {
 	if f.asked != nil {
 		f.asked()
