@@ -112,6 +112,25 @@ func Late(v *v1alpha1.CacheVolume, open []string, known map[string][]string) []v
 	return late
 }
 
+// HasFenced reports whether clients of the volume are on record that have to be on the blocklist.
+func HasFenced(v *v1alpha1.CacheVolume) bool {
+	return slices.ContainsFunc(v.Status.Fenced, func(client v1alpha1.FencedClient) bool { return client.Address != "" })
+}
+
+// fencedLeast is the shortest time for which a fenced client has to be on the blocklist from now on.
+const fencedLeast = 365 * 24 * time.Hour
+
+// Lapsed reports whether a fenced client of the volume has to be fenced again: it is not on the blocklist, or
+// its entry ends too early. The time is the end of its entry, or nil. Somebody may have removed the entry, or
+// csi-controller died before it made one. As long as the take-over has not ended, the client's node has the
+// volume, and who takes it fences the client.
+func Lapsed(v *v1alpha1.CacheVolume, client v1alpha1.FencedClient, until *time.Time, now time.Time) bool {
+	if client.Address == "" || v.Status.AttachedNode != "" && client.Epoch == v.Status.Epoch {
+		return false
+	}
+	return until == nil || until.Sub(now) < fencedLeast
+}
+
 // Foreign reports whether the client's entry on the blocklist is somebody else's: it was there before
 // the fence, and its own end has not come. Such an entry is not the driver's to remove.
 func Foreign(client v1alpha1.FencedClient, now time.Time) bool {

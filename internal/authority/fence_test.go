@@ -210,3 +210,44 @@ func TestTakenFrom(t *testing.T) {
 		})
 	}
 }
+
+func TestLapsed(t *testing.T) {
+	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	at := func(d time.Duration) *time.Time { return new(now.Add(d)) }
+	const year = 365 * 24 * time.Hour
+	client := v1alpha1.FencedClient{Node: "n1", Address: "10.0.0.1:0/1", Epoch: 6}
+	for _, tc := range []struct {
+		name   string
+		change func(*v1alpha1.CacheVolumeStatus, *v1alpha1.FencedClient)
+		until  *time.Time
+		want   bool
+	}{
+		{"as the driver makes it", nil, at(FenceSeconds * time.Second), false},
+		{"two years are left of it", nil, at(2 * year), false},
+		{"its last year", nil, at(year - time.Hour), true},
+		{"an hour is left, as of krbd's own", nil, at(time.Hour), true},
+		{"it has ended", nil, at(-time.Hour), true},
+		{"not on the list", nil, nil, true},
+		{"nobody has the volume", func(s *v1alpha1.CacheVolumeStatus, c *v1alpha1.FencedClient) {
+			s.AttachedNode, c.Epoch = "", s.Epoch
+		}, nil, true},
+		{"its node has the volume: it is about to be fenced", func(s *v1alpha1.CacheVolumeStatus, c *v1alpha1.FencedClient) {
+			s.AttachedNode, c.Epoch = "n1", s.Epoch
+		}, nil, false},
+		{"its node has the volume again", func(s *v1alpha1.CacheVolumeStatus, _ *v1alpha1.FencedClient) { s.AttachedNode = "n1" }, nil, true},
+		{"nobody knows whose it is", func(_ *v1alpha1.CacheVolumeStatus, c *v1alpha1.FencedClient) { c.Node = "" }, nil, true},
+		{"no client was known", func(_ *v1alpha1.CacheVolumeStatus, c *v1alpha1.FencedClient) { c.Address = "" }, nil, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := client
+			v := volume(func(s *v1alpha1.CacheVolumeStatus) {
+				if tc.change != nil {
+					tc.change(s, &c)
+				}
+			})
+			if got := Lapsed(v, c, tc.until, now); got != tc.want {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+}

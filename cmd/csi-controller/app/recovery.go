@@ -108,7 +108,9 @@ func (p parts) recovery(locked *volumes.Locked, guarded client.Client, drainer *
 	lift := unfence.New(unfence.Config{
 		Volumes: locked, Log: p.log.With("component", "unfence"), Again: 3 * p.options.Poll, Longest: p.options.LongestCall,
 	})
-	errs := []error{lift.SetupWithManager(p.manager), discard.New(discard.Config{
+	errs := []error{lift.SetupWithManager(p.manager), p.manager.Add(&unfence.Watch{
+		Fences: locked, Log: p.log.With("component", "unfence"), Every: p.options.Poll, Longest: p.options.LongestCall,
+	}), discard.New(discard.Config{
 		Client: guarded, Live: live, Volumes: locked, Events: events,
 		Log: p.log.With("component", "discard"), Now: time.Now, Again: 5 * time.Second, Longest: p.options.LongestCall,
 	}).SetupWithManager(p.manager), release.New(release.Config{

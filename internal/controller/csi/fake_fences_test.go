@@ -13,6 +13,7 @@ import (
 func (f *fakeImages) Blocklist(context.Context, string) (map[string]time.Time, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.lists++
 	all := map[string]time.Time{}
 	for _, address := range f.fenced {
 		all[clientaddress.Canonical(address)] = time.Now().Add(authority.FenceSeconds * time.Second)
@@ -37,7 +38,7 @@ func (f *fakeImages) Fence(_ context.Context, _, address string, _ time.Duration
 	defer f.mu.Unlock()
 	fail := cmp.Or(f.failFence, f.fail)
 	if fail == nil {
-		f.fenced = append(f.fenced, address)
+		f.fenced, f.fences = append(f.fenced, address), f.fences+1
 	}
 	return fail
 }

@@ -225,6 +225,8 @@ type fakeImages struct {
 	reading  error                         // what Noted answers of an image that is there
 	// failFence is what Fence answers.
 	failFence error
+	// fences and lists are how often somebody was fenced, and the blocklist was read.
+	fences, lists int
 }
 
 func newFakeImages() *fakeImages {

@@ -1,5 +1,5 @@
 // Package unfence lifts the fences of Ceph clients: it takes them off the blocklist. They were fenced
-// when a volume was taken from a node by force.
+// when a volume was taken from a node by force. Until then it keeps them there.
 //
 // A client stays fenced until its map is known to be gone: lifting the fence earlier would revive a
 // writer while another node has the volume. If the old host opens the image late with another

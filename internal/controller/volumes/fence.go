@@ -75,19 +75,23 @@ func (s *Steps) expect(ctx context.Context, v *v1alpha1.CacheVolume, node, reaso
 	})
 }
 
-// earlier returns the end of the entry that a client has already, or nil.
+// earlier returns the end of the entry that a client has already, in full seconds as the record has it, or nil.
 func earlier(blocked map[string]time.Time, address string) *metav1.Time {
 	until, ok := blocked[clientaddress.Canonical(address)]
 	if !ok {
 		return nil
 	}
-	return &metav1.Time{Time: until}
+	return &metav1.Time{Time: until.Truncate(time.Second)}
 }
 
 // FenceAgain is for a volume that was taken from its last holder by force. A dev_connect that was
 // under way there may have mapped the image since, and would keep the next holder out for ever. No
-// node has the volume now, so every client that has the image open is fenced.
+// node has the volume now, so every client that has the image open is fenced. Those that are on record are
+// looked at first: the next holder must not get the volume while one of them can write.
 func (s *Steps) FenceAgain(ctx context.Context, v *v1alpha1.CacheVolume) error {
+	if err := s.keepFenced(ctx, v); err != nil {
+		return err
+	}
 	holder, forced := authority.TakenFrom(v)
 	if !forced {
 		return nil
@@ -146,6 +150,7 @@ func (s *Steps) fenceLate(ctx context.Context, v *v1alpha1.CacheVolume, late []v
 		if err := s.UpdateStatus(ctx, v, "late clients are about to be fenced"); err != nil {
 			return err
 		}
+		crashpoint.Reach("unfence/late_recorded")
 	}
 	for _, client := range late {
 		s.Log.WarnContext(ctx, "fencing", "volume", v.Name, "node", client.Node, "client", client.Address,
