@@ -229,7 +229,7 @@ func (c *Cluster) RetakeImage(ctx context.Context, ref ImageRef, from, volume, n
 func (c *Cluster) takeImage(
 	ctx context.Context, operation string, ref ImageRef, volume, note string, refuse func(has Mark) error,
 ) (id string, err error) {
-	return call(ctx, c, operation, ref.String(), func(conn *rados.Conn) (string, error) {
+	return callAlone(ctx, c, operation, ref.String(), ref, func(conn *rados.Conn) (string, error) {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (string, error) {
 			id, err := imageID(io, ref.Name)
 			if err != nil {

@@ -47,8 +47,11 @@ const (
 
 // MarkImage marks an image as this Kubernetes cluster's if it has no mark, and returns its ID.
 // Errors: ErrNotFound, ErrPoolNotFound, ErrForeign. An image that has its mark costs two messages.
+//
+// What changes the mark of one image is done one after the other, until each call has really ended. So an older
+// note never replaces a newer one. An earlier leader's calls cannot come late: its clients are fenced (Options.Admit).
 func (c *Cluster) MarkImage(ctx context.Context, ref ImageRef, volume string) (id string, err error) {
-	return call(ctx, c, "image_mark", ref.String(), func(conn *rados.Conn) (string, error) {
+	return callAlone(ctx, c, "image_mark", ref.String(), ref, func(conn *rados.Conn) (string, error) {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (string, error) {
 			id, err := imageID(io, ref.Name)
 			if err != nil {
@@ -80,7 +83,7 @@ func (c *Cluster) MarkOf(ctx context.Context, ref ImageRef) (Mark, error) {
 // NoteImage writes a note about the volume beside the image's mark, and marks an image that has no
 // mark. Errors: ErrNotFound, ErrPoolNotFound, ErrForeign. It costs three messages.
 func (c *Cluster) NoteImage(ctx context.Context, ref ImageRef, volume, note string) error {
-	_, err := call(ctx, c, "image_note", ref.String(), func(conn *rados.Conn) (struct{}, error) {
+	_, err := callAlone(ctx, c, "image_note", ref.String(), ref, func(conn *rados.Conn) (struct{}, error) {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (struct{}, error) {
 			id, err := imageID(io, ref.Name)
 			if err != nil || c.options.Kubernetes == "" {
@@ -98,7 +101,7 @@ func (c *Cluster) NoteImage(ctx context.Context, ref ImageRef, volume, note stri
 // ReleaseImage gives an image up: it removes its mark, and leaves a note in its place. Repeated, it
 // does nothing. Errors: ErrNotFound, ErrPoolNotFound, ErrForeign.
 func (c *Cluster) ReleaseImage(ctx context.Context, ref ImageRef, note string) error {
-	_, err := call(ctx, c, "image_release", ref.String(), func(conn *rados.Conn) (struct{}, error) {
+	_, err := callAlone(ctx, c, "image_release", ref.String(), ref, func(conn *rados.Conn) (struct{}, error) {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (struct{}, error) {
 			id, err := imageID(io, ref.Name)
 			if err != nil {
@@ -122,7 +125,7 @@ func (c *Cluster) ReleaseImage(ctx context.Context, ref ImageRef, note string) e
 // snapshots. Repeated, it does nothing. A later note about the volume takes that back. Errors:
 // ErrNotFound, ErrPoolNotFound, ErrForeign, ErrExists for an image of another volume.
 func (c *Cluster) KeepImage(ctx context.Context, ref ImageRef, volume, at string) error {
-	_, err := call(ctx, c, "image_keep", ref.String(), func(conn *rados.Conn) (struct{}, error) {
+	_, err := callAlone(ctx, c, "image_keep", ref.String(), ref, func(conn *rados.Conn) (struct{}, error) {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (struct{}, error) {
 			id, err := imageID(io, ref.Name)
 			if err != nil {
