@@ -33,6 +33,7 @@ func (m *Model) control(s *state, out emit) {
 	}
 	try(settleBegins, 0, m.beginSettle)
 	m.fencesLate(s, try)
+	m.keepsFenced(s, try)
 	m.orders(s, try)
 	m.repairs(s, try)
 	m.cleanUps(s, try)

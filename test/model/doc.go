@@ -75,6 +75,8 @@
 //     kernel does not wait for that look.
 //   - csi-controller fences a client that is late within the 30 s for which a silent client keeps its lock,
 //     and within the hour for which krbd shuts out the one whose lock was broken.
+//   - A fenced client whose entry somebody removes writes nothing before csi-controller looks for it, and an
+//     entry of an hour that it has since is not over by then: docs/limits.md.
 //   - What a late device writes back does no harm before another host can write to the image: it is what all
 //     current copies have.
 //   - A kubelet stages no volume while csi-controller takes it from its node, if that node lives.
@@ -109,5 +111,4 @@
 //     partner before it fills the new one.
 //   - A dev_connect that csi-controller itself has asked for, to have a cache written back, and that ends after
 //     it was given up.
-//   - That a late client is put on record first and on the blocklist after that.
 package model

@@ -40,7 +40,7 @@ func (m *Model) has(f Family) bool { return m.Bounds.With&f == f }
 var familyOf = [kinds]Family{
 	powerOff: Power, cutLink: Links, cutControl: Control, cutStorage: Storage,
 	takeAddress: Answers, restartEscached: Answers, replaceDisk: Disks, controllerDies: Crashes, failDisk: Failing, failBoth: Failing,
-	backUp: SetBack, setBack: SetBack, outsiderBlocks: Outsiders, doubleAnswers: Doubles,
+	backUp: SetBack, setBack: SetBack, outsiderBlocks: Outsiders, outsiderRemoves: Outsiders, doubleAnswers: Doubles,
 }
 
 // allows reports whether the exploration has this kind of move. What is in no family is always

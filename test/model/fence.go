@@ -47,7 +47,7 @@ func (m *Model) fence(s *state) {
 	}
 }
 
-// outsiders are others who put a client on the blocklist, for a time.
+// outsiders are others who put a client on the blocklist, for a time, or take one off it.
 func (m *Model) outsiders(s *state, try func(kind, uint8, bool, func(*state))) {
 	for i := range s.host {
 		if c := s.host[i].client; c != 0 && !s.ceph.blocked.has(c) && !s.rec.isFenced(c) {
@@ -56,6 +56,11 @@ func (m *Model) outsiders(s *state, try func(kind, uint8, bool, func(*state))) {
 			})
 		}
 	}
+	s.ceph.blocked.each(func(c uint8) {
+		if s.rec.isFenced(c) {
+			try(outsiderRemoves, c, true, func(n *state) { n.unblock(c); n.ceph.lapsed = n.ceph.lapsed.with(c) })
+		}
+	})
 	(s.ceph.outside &^ s.ceph.brief).each(func(c uint8) {
 		try(outsideEnds, c, false, func(n *state) { n.ceph.outside = n.ceph.outside.without(c) })
 	})
@@ -65,7 +70,7 @@ func (m *Model) outsiders(s *state, try func(kind, uint8, bool, func(*state))) {
 // only forgotten.
 func (m *Model) unfences(s *state, try func(kind, uint8, func(*state) bool)) {
 	for c := uint8(1); c <= clients; c++ {
-		if !s.ceph.blocked.has(c) || !s.rec.isFenced(c) || !m.mayUnfence(s, c) {
+		if !(s.ceph.blocked | s.ceph.lapsed).has(c) || !s.rec.isFenced(c) || !m.mayUnfence(s, c) {
 			continue
 		}
 		try(unfence, c, func(n *state) bool {
@@ -78,7 +83,7 @@ func (m *Model) unfences(s *state, try func(kind, uint8, func(*state) bool)) {
 			for h := range n.rec.fenced {
 				n.rec.fenced[h] = n.rec.fenced[h].without(c)
 			}
-			n.rec.fencedNow, n.rec.earlier = n.rec.fencedNow.without(c), n.rec.earlier.without(c)
+			n.rec.fencedNow, n.rec.earlier, n.ceph.lapsed = n.rec.fencedNow.without(c), n.rec.earlier.without(c), n.ceph.lapsed.without(c)
 			n.wrote()
 			return true
 		})

@@ -70,6 +70,7 @@ const (
 	LateFenced
 	UnstageWaits
 	LateFencedInUse
+	FencesKept
 	guardsEnd
 )
 
@@ -140,6 +141,7 @@ var Precautions = map[Guard]string{
 	LateFenced:               "a client that has the image open late is fenced before its lock is broken",
 	UnstageWaits:             "a node has unstaged a volume only when no dev_connect runs there",
 	LateFencedInUse:          "such a client is fenced also if the holder's client is on record",
+	FencesKept:               "a client on record as fenced that is not on the blocklist, or not for long enough, is fenced again",
 	PermitEndsWithAttachment: "a connect drops the permit that an earlier attachment has left",
 }
 

@@ -80,13 +80,23 @@ func (m *Model) breaksLock(s *state, holder uint8) bool { return !m.late(s).has(
 // late.
 func (m *Model) expires(s *state) bool { return m.late(s)&^s.ceph.blocked == 0 }
 
-// fencesLate fences the clients that are late. The record is written before.
+// fencesLate fences the clients that are late. The record is written before, and the controller may die in between.
 func (m *Model) fencesLate(s *state, try func(kind, uint8, func(*state) bool)) {
 	(m.late(s) &^ s.ceph.blocked).each(func(c uint8) {
 		try(fenceLate, c, func(n *state) bool {
 			h := n.mappedAt(c)
 			n.rec.fenced[h] = n.rec.fenced[h].with(c)
-			n.ceph.blocked = n.ceph.blocked.with(c)
+			n.ceph.blocked, n.ceph.lapsed = n.ceph.blocked.with(c), n.ceph.lapsed.without(c)
+			n.wrote()
+			return true
+		})
+		if s.faults >= m.Bounds.Faults || s.rec.isFenced(c) {
+			return
+		}
+		try(recordLate, c, func(n *state) bool {
+			h := n.mappedAt(c)
+			n.rec.fenced[h], n.ceph.lapsed = n.rec.fenced[h].with(c), n.ceph.lapsed.with(c)
+			n.faults++
 			n.wrote()
 			return true
 		})

@@ -165,6 +165,7 @@ func TestEveryGuardIsNeeded(t *testing.T) {
 
 		{EntryReplaced, 1, world(1, 1, Outsiders)},
 		{OutsidersLeft, 1, world(1, 2, Outsiders|Power)},
+		{FencesKept, 1, world(1, 1, Outsiders)},
 
 		{SameMachineUnfences, 1, world(1, 1, Doubles|Draining)},
 

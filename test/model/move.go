@@ -87,6 +87,9 @@ const (
 	controllerDrops
 	fenceLate
 	forgetHost
+	recordLate
+	outsiderRemoves
+	fenceAgain
 	kinds
 )
 
@@ -177,6 +180,9 @@ var texts = map[kind]string{
 	transferGoesOn:    "the controller goes on with the move to another group",
 	controllerDrops:   "the controller removes the copy on %s, the first of those that it was to remove, and dies",
 	fenceLate:         "client %d, which has opened the image late, is put on record and on the blocklist",
+	recordLate:        "client %d, which has opened the image late, is put on record, and the controller dies",
+	outsiderRemoves:   "somebody removes the blocklist entry of client %d, which is fenced",
+	fenceAgain:        "client %d, which is on record as fenced, is put on the blocklist again, for years",
 	forgetHost:        "nobody waits for a map of %s any more",
 	controllerFlushes: "ControllerPublish begins, and has %s write back first",
 }
@@ -189,7 +195,7 @@ func (m move) text(before *state) string {
 	case cutLink, healLink, connect, controllerMoves, transferBegins:
 		low, high := hostsOf(m.host)
 		return fmt.Sprintf(form, names[low]+" and "+names[high])
-	case expire, unfence, outsiderBlocks, outsideEnds, fenceLate:
+	case expire, unfence, outsiderBlocks, outsideEnds, fenceLate, recordLate, outsiderRemoves, fenceAgain:
 		return fmt.Sprintf(form, m.host)
 	case controllerStep:
 		return fmt.Sprintf(form, before.ctl.text())
@@ -224,7 +230,7 @@ func (m *Model) environment(s *state, out emit) {
 		}
 	}
 	s.ceph.blocked.each(func(c uint8) {
-		if s.ceph.brief.has(c) && m.expires(s) {
+		if s.ceph.brief.has(c) && m.expires(s) && !m.lapses(s, c) {
 			try(expire, c, false, func(n *state) { n.unblock(c) })
 		}
 	})
@@ -281,6 +287,7 @@ func answerTrouble(h uint8, at *host, try func(kind, uint8, bool, func(*state)))
 
 func (s *state) unblock(c uint8) {
 	s.ceph.blocked, s.ceph.brief, s.ceph.outside = s.ceph.blocked.without(c), s.ceph.brief.without(c), s.ceph.outside.without(c)
+	s.ceph.lapsed = s.ceph.lapsed.without(c)
 }
 
 // kernel is what DRBD and dm-writecache do by themselves.
@@ -357,7 +364,7 @@ func (m *Model) data(s *state, h uint8, try func(kind, uint8, func(*state) bool)
 	if cache != nil && at.primary && !at.frozen && at.back == 0 && cache.dirty != 0 && at.pending == 0 {
 		try(readBack, h, func(n *state) bool { n.host[h].back = cache.dirty; return true })
 	}
-	if at.back != 0 && !at.landed {
+	if at.back != 0 && !at.landed && !(m.has(Outsiders) && m.lapses(s, at.client)) {
 		try(backLands, h, func(n *state) bool { return n.land(h) })
 	}
 	if at.landed && !at.frozen && at.primary && cache != nil {

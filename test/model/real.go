@@ -29,6 +29,7 @@ type rules struct {
 	counted  map[countQuestion]bool
 	anew     map[anewQuestion]set
 	leaves   map[settledQuestion]bool
+	again    map[lapsedQuestion]bool
 }
 
 func newRules(group []string) rules {
@@ -39,6 +40,7 @@ func newRules(group []string) rules {
 		settled:  map[settledQuestion]bool{}, staged: map[stageQuestion]bool{}, granted: map[aloneQuestion]bool{},
 		lifted: map[goneQuestion]bool{}, failed: map[selfQuestion]selfAnswer{}, replaced: map[replaceQuestion]bool{},
 		counted: map[countQuestion]bool{}, anew: map[anewQuestion]set{}, leaves: map[settledQuestion]bool{},
+		again: map[lapsedQuestion]bool{},
 	}
 }
 

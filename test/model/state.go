@@ -59,6 +59,7 @@ type ceph struct {
 	blocked set   // clients on the blocklist
 	brief   set   // those of them whose entry ends by itself
 	outside set   // those that somebody else shut out, for a time that is not over
+	lapsed  set   // clients on record as fenced that are not on the blocklist for years, and that nobody has looked for since
 }
 
 // host is one machine.
