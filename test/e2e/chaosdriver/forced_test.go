@@ -12,12 +12,15 @@ import (
 	"github.com/escache/escache-csi/test/labtest"
 )
 
+// againTime is longer than csi-controller takes to look again whether a client is fenced.
+const againTime = 30 * time.Second
+
 // The volume is taken from a holder that lives.
 func forcedRows() []row {
 	return []row{
 		{when: "forced", what: "kubelet stopped, the link up: taken over without a reboot", core: true, run: linkUp},
 		{when: "forced", what: "kubelet stopped, given back to the same host", run: givenBack},
-		{when: "fence", what: "an entry of 60 s was there before; the old holder is frozen meanwhile", run: shortEntry},
+		{when: "fence", what: "an entry of 60 s was there before, and somebody removes the fence; the old holder is frozen meanwhile", run: shortEntry},
 		{when: "fence", what: "the old holder's map is gone: the fence is lifted under a writer", run: lifted},
 	}
 }
@@ -64,7 +67,7 @@ func givenBack(s *scene) {
 	s.finish()
 }
 
-// shortEntry: Ceph keeps the end of an entry that it has already.
+// shortEntry: Ceph keeps the end of an entry that it has already, and anybody may remove one.
 func shortEntry(s *scene) {
 	s.write()
 	old, client := s.holder, s.record().Status.ClientAddress
@@ -74,6 +77,8 @@ func shortEntry(s *scene) {
 	added := time.Now()
 	s.loses()
 	s.takes(s.partner())
+	s.lab.Command(s, "ceph", "osd", "blocklist", "rm", client)
+	s.fencedAgain(client)
 	s.staysFenced(client, time.Until(added.Add(80*time.Second)))
 	s.lab.Thaw(s, old)
 	s.writer.WaitForMore(s, 30, goOnTime)
@@ -140,6 +145,25 @@ func (s *scene) staysFenced(client string, long time.Duration) {
 			s.Fatalf("%s is not fenced any more: %q, and on record there is %+v", client, list, s.record().Status.Fenced)
 		}
 	}
+}
+
+// fencedAgain waits until csi-controller has put a client back on Ceph's blocklist, and has told so.
+func (s *scene) fencedAgain(client string) {
+	s.Helper()
+	labtest.WaitForCommand(s, client+" is fenced again", againTime, func(ctx context.Context) error {
+		list, err := blocklist(ctx)
+		if err == nil && !strings.Contains(list, client+" ") {
+			err = fmt.Errorf("blocklist %q", list)
+		}
+		return err
+	})
+	labtest.WaitForCommand(s, "an Event says that "+client+" is fenced again", podTime, func(ctx context.Context) error {
+		told, err := s.try(ctx, "", "get", "events", "--all-namespaces", "--field-selector=reason=FencedAgain", "-o", "jsonpath={.items[*].message}")
+		if err == nil && !strings.Contains(told, client) {
+			err = fmt.Errorf("the Events say %q", told)
+		}
+		return err
+	})
 }
 
 // unfenced waits until neither Ceph nor the record lists a client.
