@@ -364,7 +364,7 @@ func (m *Model) data(s *state, h uint8, try func(kind, uint8, func(*state) bool)
 	if cache != nil && at.primary && !at.frozen && at.back == 0 && cache.dirty != 0 && at.pending == 0 {
 		try(readBack, h, func(n *state) bool { n.host[h].back = cache.dirty; return true })
 	}
-	if at.back != 0 && !at.landed && !(m.has(Outsiders) && m.lapses(s, at.client)) {
+	if at.back != 0 && !at.landed && (!m.has(Outsiders) || !m.lapses(s, at.client)) {
 		try(backLands, h, func(n *state) bool { return n.land(h) })
 	}
 	if at.landed && !at.frozen && at.primary && cache != nil {
