@@ -57,7 +57,8 @@ func refuse(w http.ResponseWriter, code escache.Code) {
 	w.Header().Set("Content-Type", escache.ProblemContentType)
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(escache.Problem{ //nolint:errchkjson // the caller sees a cut answer
-		Type: "urn:escache:problem:" + string(code), Title: http.StatusText(status), Status: status, Code: code, Detail: "the test wants it so",
+		Type: "urn:escache:problem:" + string(code), Title: http.StatusText(status), Status: status, Code: code,
+		Detail: "the test wants it so",
 	})
 }
 

@@ -118,7 +118,7 @@ func (h *Host) one(ref escache.VolumeRef) escache.VolumeStatus {
 	if r.peers == nil && !h.w.alone {
 		v.Peers = h.seen(ref, r)
 	}
-	v.Connecting = r.connecting || r.connected && h.w.breaks("a connect is never over")
+	v.Connecting = h.connecting(r)
 	if r.primary {
 		v.Role = escache.RolePrimary
 	}
@@ -142,6 +142,11 @@ func (h *Host) one(ref escache.VolumeRef) escache.VolumeStatus {
 		v.State = escache.StateConnected
 	}
 	return v
+}
+
+// connecting reports whether a dev_connect has not ended.
+func (h *Host) connecting(r *replica) bool {
+	return r.connecting || r.connected && h.w.breaks("a connect is never over")
 }
 
 // empty reports a copy that waits for one with data; beside that it is filled at once.
@@ -259,61 +264,6 @@ func (h *Host) differs(have *replica, req escache.ReplicaRequest) error {
 		return fail(escache.CodeStaleEpoch, "epoch %d has been seen here", have.epoch)
 	}
 	return nil
-}
-
-func (h *Host) delete(ref escache.VolumeRef, discard bool, epoch int64) error {
-	defer h.lock()()
-	if h.replicas[ref] == nil {
-		if h.w.breaks("what is gone cannot be deleted") {
-			return fail(escache.CodeNotFound, "no replica here")
-		}
-		return nil
-	}
-	r, end, err := h.begin(ref, "delete_replica")
-	if err != nil {
-		return err
-	}
-	defer end()
-	forced := discard && h.w.breaks("discard removes a connected replica")
-	switch {
-	case r.connected && !h.w.breaks("a connected replica is deleted") && !forced:
-		return fail(escache.CodeConnected, "stop it first")
-	case h.onlyCopy(ref, r) && !h.w.breaks("the only copy is deleted"):
-		if h.w.breaks("a refused delete removes the only copy") {
-			delete(h.replicas, ref)
-		}
-		return fail(escache.CodeConnected, "its peer has it connected, and lives from this copy")
-	case discard && r.epoch > epoch && !h.w.breaks("a later attachment's replica is discarded"):
-		return fail(escache.CodeStaleEpoch, "epoch %d has been seen here", r.epoch)
-	case h.w.caches[ref].unknown && !discard:
-		return fail(escache.CodeDirtyUnknown, "nobody can say that the cache is clean")
-	case h.w.caches[ref].bytes() > 0 && !discard && !h.w.breaks("a dirty replica is deleted"):
-		return fail(escache.CodeDirty, "flush it first")
-	}
-	if r.connected {
-		h.disconnect(ref, r)
-	}
-	delete(h.replicas, ref)
-	if h.w.breaks("space is not given back") {
-		h.leaked += r.req.CacheBytes
-	}
-	if !slices.ContainsFunc(h.w.Hosts, func(h *Host) bool { return h.replicas[ref] != nil }) {
-		delete(h.w.caches, ref)
-	}
-	return nil
-}
-
-func (h *Host) disconnect(ref escache.VolumeRef, r *replica) {
-	if r.plain {
-		delete(h.replicas, ref)
-	}
-	r.connected, r.primary, r.client, r.mode, r.device = false, false, "", "", ""
-	if img := h.w.images[ref]; img != nil && img.holder == h.Name && !h.w.breaks("stop keeps the image's lock") {
-		img.holder = ""
-	}
-	if h.w.breaks("stop forgets the epoch") {
-		r.epoch = 0
-	}
 }
 
 func (h *Host) connect(_ context.Context, req escache.ConnectRequest) (any, error) {

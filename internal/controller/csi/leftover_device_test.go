@@ -76,8 +76,8 @@ func TestALeftoverDeviceStaysWithoutProof(t *testing.T) {
 // TestAFencedClientOfNobodyKnownIsLookedForOnBothHosts: the entry does not say whose device it is.
 func TestAFencedClientOfNobodyKnownIsLookedForOnBothHosts(t *testing.T) {
 	w := newWorld(t)
-	v, former, partner := w.usedBefore("pvc-1")
-	v = w.volume("pvc-1")
+	_, former, partner := w.usedBefore("pvc-1")
+	v := w.volume("pvc-1")
 	v.Status.Authority = v1alpha1.AuthorityCache // so that the partner takes it over, and nobody asks for leftovers
 	v.Status.Fenced = []v1alpha1.FencedClient{{Address: oldClient, Epoch: 1}}
 	must(t, w.api.Status().Update(t.Context(), v))
