@@ -160,7 +160,8 @@ func (s *Steps) fenceLeft(ctx context.Context, v *v1alpha1.CacheVolume, r Rebuil
 		}
 		owner := authority.ClientOf(r.Note.AttachedNode, address, known...)
 		v.Status.Fenced = append(v.Status.Fenced, v1alpha1.FencedClient{
-			Node: owner, HostID: v.Status.HostID(owner), EarlierUntil: earlier(blocked, address), Address: address, Epoch: r.Seen, Time: s.now(),
+			Node: owner, HostID: v.Status.HostID(owner), EarlierUntil: earlier(blocked, address),
+			Address: address, Epoch: r.Seen, Time: s.now(),
 		})
 	}
 	if err := s.UpdateStatus(ctx, v, "clients of the lost cluster are about to be fenced"); err != nil {
@@ -168,7 +169,7 @@ func (s *Steps) fenceLeft(ctx context.Context, v *v1alpha1.CacheVolume, r Rebuil
 	}
 	crashpoint.Reach("rebuild/fence_recorded")
 	for _, address := range r.Left {
-		s.Log.WarnContext(ctx, "fencing", "volume", v.Name, "client", address, "reason", "it holds the image's lock, and its cluster is lost")
+		s.Log.WarnContext(ctx, "fencing", "volume", v.Name, "client", address, "reason", "it has the image's lock, and its cluster is lost")
 		if err := s.Images.Fence(ctx, v.Spec.ClusterID, address, authority.FenceSeconds*time.Second); err != nil {
 			return fmt.Errorf("fence client %s of image %s: %w", address, ImageOf(v), err)
 		}
