@@ -51,6 +51,9 @@ func (m *Model) beginPublish(n *state, h uint8) bool {
 	if n.rec.attached == h && n.host[h].given == n.rec.epoch && !n.rec.claim {
 		return false // published already
 	}
+	if (n.rec.attached == nobody || n.rec.flush) && m.real.behind(n.rec, n.noted) {
+		return false
+	}
 	seen := n.rec
 	if !m.on(OutdatedRefused) {
 		seen.outdated = 0

@@ -6,6 +6,9 @@ func (m *Model) flushFirst(s *state, h uint8, try func(kind, uint8, func(*state)
 	if s.rec.attached != nobody && !s.rec.flush {
 		return
 	}
+	if m.real.behind(s.rec, s.noted) {
+		return
+	}
 	plan, ok := m.planned(s, s.rec, h)
 	if !ok || len(plan.FlushFirst) == 0 {
 		return

@@ -122,6 +122,7 @@ func (m *Model) stageUse(s *state, h uint8) bool {
 		s.breaks(1, whyStagedWithoutRight)
 	}
 	n.device, n.unused, n.through = true, false, !n.writes && m.on(AuthorityCacheBeforeWriteBack)
+	m.uses(s, n.epoch)
 	if s.visible(h) < s.acked {
 		s.breaks(3, whyStaleRead)
 	}

@@ -40,6 +40,7 @@ func (m *Model) publish(s *state) bool {
 	if !s.rec.inCache && !m.swap(s, func(r *record) { r.inCache, r.outdated = m.on(AuthorityCacheBeforeWriteBack), unfilled }) {
 		return false
 	}
+	m.note(s)
 	s.host[node].given = s.rec.epoch
 	s.ctl = controller{}
 	return true

@@ -276,6 +276,11 @@ func (r *rules) clients(rec record, open set) set {
 	return found
 }
 
+// behind asks whether the image's metadata tells of a later attachment than the record.
+func (r *rules) behind(rec record, noted uint8) bool {
+	return noted > 0 && authority.NotBehind(rec.volume(), authority.Noted{Volume: "v", Epoch: int64(noted)}) != nil
+}
+
 // mayStage asks whether csi-node may stage.
 func (r *rules) mayStage(rec record, node, epoch uint8) bool {
 	q := stageQuestion{rec, node, epoch}

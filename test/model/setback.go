@@ -1,15 +1,59 @@
 package model
 
-// backups are backups of etcd, and what is restored from them. The controller is started again then.
+// backups are backups of etcd, and what is restored from them. The controller is started again then. No host
+// connects while etcd is restored.
 func (m *Model) backups(s *state, try func(kind, uint8, bool, func(*state))) {
 	if s.saved.replicas == 0 && !s.back {
 		try(backUp, 0, false, func(n *state) { n.saved = n.rec })
-	} else if s.saved.replicas != 0 && s.saved != s.rec {
+	} else if s.saved.replicas != 0 && s.saved != s.rec && !s.connecting() {
 		try(setBack, 0, true, func(n *state) {
 			n.rec, n.saved, n.back, n.ctl = n.saved, record{}, true, controller{}
+			n.behind = n.rec.epoch < n.used
 			n.wrote()
 		})
 	}
+}
+
+// connecting reports whether a host has mapped the image, and does not use it yet.
+func (s *state) connecting() bool {
+	for i := range s.host {
+		if s.host[i].stage >= stageMapped {
+			return true
+		}
+	}
+	return false
+}
+
+// note is what the controller writes into the image's metadata about an attachment.
+func (m *Model) note(s *state) {
+	if m.has(SetBack) {
+		s.noted = max(s.noted, s.rec.epoch)
+	}
+}
+
+// uses notes that a device is used in an attachment.
+func (m *Model) uses(s *state, epoch uint8) {
+	if m.has(SetBack) {
+		s.used = max(s.used, epoch)
+	}
+}
+
+// storedAttached is a volume that n2 has taken over from n1, and that is dirty there. Both hosts are off. There
+// is a record from before that, which says that n1 has it.
+func storedAttached() state {
+	s := begun()
+	s.saved = s.rec
+	s.rec.attached, s.rec.epoch, s.rec.outdated, s.rec.client = 1, 2, set(0).with(0), 2
+	s.rec.fenced[0], s.rec.fencedNow = set(0).with(1), 0
+	s.ceph.blocked, s.ceph.lock = set(0).with(1), 2
+	s.acked, s.last, s.noted, s.used = 1, 1, 2, 2
+	n1, n2 := &s.host[0], &s.host[1]
+	n2.tag, n2.dirty, n2.current, n2.bitmap, n2.given, n2.wasPrimary = 2, 1, 2, 1, 2, true
+	s.powerOff(0)
+	s.powerOff(1)
+	s.conn = 0
+	n1.wasPrimary = true
+	return s
 }
 
 // storedBefore is a volume with what was acknowledged only on n1. Both hosts are off, and there is a

@@ -191,6 +191,9 @@ type state struct {
 	saved   record       // a backup of the record
 	stale   [hosts]uint8 // replicas to be cleaned up: the newest epoch that may be discarded, plus 1
 	back    bool         // the record was set back
+	noted   uint8        // the newest attachment that the image's metadata tells of; kept where etcd is restored
+	used    uint8        // the newest one in which a device was used; kept where etcd is restored
+	behind  bool         // the record was set back to before that
 	keeps   bool         // clean caches show what they have kept
 	warned  bool         // and an attachment began although a host that answers had seen a later one
 
@@ -321,15 +324,29 @@ func (s *state) reaches(h uint8) bool {
 	return n.up && n.control && !n.early && !n.elsewhere && !n.double
 }
 
-// breaks notes a broken promise. With a record that was set back, and that no host that answers has
-// contradicted, nothing is promised but that no data is removed.
+// breaks notes a broken promise. With a record that was set back, less is promised.
 func (s *state) breaks(promise, why uint8) {
-	if s.back && why != whyDropped && (!s.warned || why != whyStaleRead && why != whyStalePromoted && why != whyTwoPrimaries) {
+	if s.back && !s.promisedStill(why) {
 		return
 	}
 	if s.broken == 0 {
 		s.broken, s.why = promise, why
 	}
+}
+
+// promisedStill reports whether a promise counts with a record that was set back. No data is removed. No
+// older data is used if a host that answers knows better. The same is true if the volume was used in a later
+// attachment than the record tells of.
+func (s *state) promisedStill(why uint8) bool {
+	switch why {
+	case whyDropped:
+		return true
+	case whyStaleRead, whyStalePromoted:
+		return s.warned || s.behind
+	case whyTwoPrimaries:
+		return s.warned
+	}
+	return false
 }
 
 func (r *record) isFenced(client uint8) bool {

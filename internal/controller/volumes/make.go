@@ -46,7 +46,7 @@ func (s *Steps) Made(ctx context.Context, v *v1alpha1.CacheVolume) (bool, error)
 		return false, fmt.Errorf("the metadata of image %s are of a later version of the driver, so the image may be in use: "+
 			"upgrade csi-controller: %w", ImageOf(v), ErrRefused)
 	}
-	if err := behind(v, note); err != nil {
+	if err := authority.NotBehind(v, note.noted()); err != nil {
 		return false, err
 	}
 	if note.Complete && note.Volume == v.Name {

@@ -170,13 +170,9 @@ func (s *Steps) NotBehind(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	if err != nil {
 		return fmt.Errorf("read the metadata of image %s: %w", ImageOf(v), err)
 	}
-	return behind(v, note)
+	return authority.NotBehind(v, note.noted())
 }
 
-func behind(v *v1alpha1.CacheVolume, note Note) error {
-	if note.Epoch > v.Status.Epoch && note.Volume == v.Name {
-		return fmt.Errorf("volume %s: %w: its image's metadata has epoch %d of node %q, the record says %d",
-			v.Name, authority.ErrRecordBehind, note.Epoch, note.AttachedNode, v.Status.Epoch)
-	}
-	return nil
+func (n Note) noted() authority.Noted {
+	return authority.Noted{Volume: n.Volume, Epoch: n.Epoch, Node: n.AttachedNode}
 }
