@@ -112,16 +112,10 @@ func (m *Marker) mark(ctx context.Context, v volume.Volume, patience time.Durati
 		m.setUnasked(v.Name(), false)
 		return nil
 	}
-	asking, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
 	asked := m.Now()
-	record, err := m.Records.Record(asking, v.VolumeRef)
-	if err != nil && problem.Of(err).Code == escache.CodeNotFound {
-		err = nil // there is no record, so nothing is outdated
-	}
-	m.setUnasked(v.Name(), err != nil)
-	if err != nil {
-		m.setSilent(true)
+	record, known := m.recordOf(ctx, v, patience)
+	m.setUnasked(v.Name(), !known)
+	if !known {
 		return nil
 	}
 	sameImage := record.ImageID == "" || v.ImageID == "" || record.ImageID == v.ImageID
@@ -157,6 +151,22 @@ func (m *Marker) mark(ctx context.Context, v volume.Volume, patience time.Durati
 	}
 	m.log.Warn("marked the replica outdated", "pool", v.Pool, "image", v.Image)
 	return nil
+}
+
+// recordOf asks the arbiter. A record that was set back, as by a restore of etcd, says nothing of the copy that
+// is here. If there is no record, nothing is outdated.
+func (m *Marker) recordOf(ctx context.Context, v volume.Volume, patience time.Duration) (record escache.VolumeRecord, known bool) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	record, err := m.Records.Record(ctx, v.VolumeRef)
+	if err != nil && problem.Of(err).Code == escache.CodeNotFound {
+		return escache.VolumeRecord{}, true
+	}
+	if err != nil {
+		m.setSilent(true)
+		return record, false
+	}
+	return record, record.Epoch >= v.Epoch
 }
 
 // Watch asks the arbiter again about unasked replicas, and looks after failed disks, until ctx ends.
