@@ -13,9 +13,9 @@ const (
 	ConditionRepairing = "Repairing"
 	// ConditionHealthy is false while the cache reports an error. The message has the error.
 	ConditionHealthy = "Healthy"
-	// ConditionRecordBehindDisks is true if a host has seen a later attachment than the record
-	// speaks of, as after a restore of an old etcd. Nothing is attached, moved or deleted then. The
-	// next attachment that begins removes it.
+	// ConditionRecordBehindDisks is true if a host or the image has seen a later attachment than the
+	// record speaks of, as after a restore of an old etcd. Nothing is attached, connected, moved or
+	// deleted then. The next attachment that begins removes it.
 	ConditionRecordBehindDisks = "RecordBehindDisks"
 	// ConditionCopyProven is false while the phase is Conflict. The message has what image and hosts say.
 	ConditionCopyProven = "CopyProven"

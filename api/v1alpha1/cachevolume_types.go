@@ -327,6 +327,9 @@ type CacheVolumeStatus struct {
 	// +listType=atomic
 	Fenced []FencedClient `json:"fenced,omitempty"`
 
+	// Comparison is whether the record is as new as the image's metadata. The attached node asks for it.
+	Comparison *RecordComparison `json:"comparison,omitempty"`
+
 	// Applied says which change of cacheMode and cacheOptions has reached the attached node.
 	Applied *AppliedModification `json:"applied,omitempty"`
 

@@ -28,6 +28,14 @@
 // escached has reported zero dirty bytes and that nothing can become dirty any more. A holder that
 // nobody can wait for is fenced before the record says that it is detached.
 //
+// # A record that was set back
+//
+// A restore of etcd brings back rights that are over, and the hosts that know it may be down. The image's
+// metadata tells of the newest attachment, and no host can read it. So csi-controller reads it before each of its
+// own steps that begins something, and for csi-node before a device is connected. The arbiter does not ask: a
+// holder that has lost its peer must go on without Ceph. Nor is it always asked: DRBD asks for a promotion
+// only where the peer is away and not yet known to be outdated.
+//
 // # The questions
 //
 //   - csi-controller: may this node have the volume ([Attach])? May it be taken from this node
@@ -36,7 +44,9 @@
 //     blocklist ([MapGone]), which copies are created again and which of them do not count yet ([Renewed],
 //     [Unfilled]), may a lost replica be replaced ([Substitutable], [Resynced]), and may
 //     dirty data be given up ([Discard])?
-//   - csi-node, right before it connects the device: may this node write, in this epoch ([MayStage])?
+//   - csi-node, right before it connects the device: may this node write, in this epoch ([MayStage])? Has
+//     csi-controller found since that the record is as new as the image's metadata ([Compared],
+//     [NotBehind])?
 //   - The arbiter, asked by a host that has lost its peer and whose I/O is frozen until the answer:
 //     may it go on alone ([MayGoOnAlone])?
 //

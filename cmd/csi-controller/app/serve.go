@@ -24,6 +24,7 @@ import (
 
 	"github.com/escache/escache-csi/internal/controller/cacheflush"
 	"github.com/escache/escache-csi/internal/controller/ceph"
+	"github.com/escache/escache-csi/internal/controller/comparison"
 	"github.com/escache/escache-csi/internal/controller/csi"
 	"github.com/escache/escache-csi/internal/controller/drain"
 	"github.com/escache/escache-csi/internal/controller/hosts"
@@ -255,10 +256,15 @@ func (p parts) assemble(ctx context.Context) error {
 	metrics.Registry.MustRegister(reservation.NewCollector(p.book), emptier.NewCollector(p.clusters.TrashStates, time.Now),
 		volumes.NewCollector(p.manager.GetClient()), volumes.NewCopiesCollector(p.manager.GetClient(), time.Now),
 		exported.BuildInfo("escache_controller", p.options.Version), certificateEnd(p.options.EscachedTLS))
+	locked := volumes.NewLocked(steps, p.locks)
 	return errors.Join(
 		csi.Index(ctx, p.manager.GetFieldIndexer()),
 		groups.SetupWithManager(p.manager),
-		p.recovery(volumes.NewLocked(steps, p.locks), p.writer, drainer),
+		p.recovery(locked, p.writer, drainer),
+		comparison.New(comparison.Config{
+			Volumes: locked, Log: p.log.With("component", "comparison"),
+			Soon: 100 * time.Millisecond, Again: 2 * time.Second, Longest: 10 * time.Second, Parallel: 16,
+		}).SetupWithManager(p.manager),
 		flushes.SetupWithManager(p.manager),
 		modification.New(modification.Config{
 			Client: p.writer, Live: p.manager.GetAPIReader(), Drainer: drainer,
@@ -266,7 +272,7 @@ func (p parts) assemble(ctx context.Context) error {
 			Again: 5 * time.Second, Longest: p.options.LongestCall, Parallel: 8,
 		}).SetupWithManager(p.manager),
 		modification.NewResizeReporter(modification.ResizeConfig{
-			Volumes: volumes.NewLocked(steps, p.locks),
+			Volumes: locked,
 			Events:  p.manager.GetEventRecorder("escache-csi-controller"), Log: p.log.With("component", "modification"),
 			Again: 5 * time.Second, Longest: p.options.LongestCall, Parallel: 8,
 		}).SetupWithManager(p.manager),

@@ -129,6 +129,9 @@ func TestReplicasOfAnEarlierVersionGetASecretWhenTheyAreLaidAnew(t *testing.T) {
 	v := w.create("pvc-1")
 	v.Spec.LinkGeneration = 0
 	must(t, w.api.Update(context.Background(), v))
+	note := w.images.notes[volumes.ImageOf(v)]
+	note.Spec.LinkGeneration = 0
+	w.images.notes[volumes.ImageOf(v)] = note
 	_, err := w.publish("pvc-1", v.Spec.Replicas[0])
 	must(t, err)
 	if w.secret("pvc-1") != "" {

@@ -19,7 +19,7 @@ import (
 // publish makes node the only one that may write. It claims the attachment by compare-and-swap,
 // lays the replicas, and only then moves the authority to the cache. NodeStage refuses until that
 // is on record. If the node has no current copy of dirty data, a node that has one writes it back
-// first.
+// first. The call succeeds only once the image's metadata tells of the attachment.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#controllerpublishvolume
 func (s *service) publish(ctx context.Context, id, node string) (map[string]string, error) {
@@ -37,9 +37,10 @@ func (s *service) publish(ctx context.Context, id, node string) (map[string]stri
 		if err := s.memoryFor(v, node); err != nil {
 			return nil, err
 		}
-		if err := s.NotBehind(ctx, v); err != nil {
-			return nil, err
-		}
+	}
+	// The record may say that the node has the volume because it was set back to that.
+	if err := s.NotBehind(ctx, v); err != nil {
+		return nil, err
 	}
 	plan, err := s.plan(ctx, v, node)
 	if err != nil {
@@ -67,7 +68,7 @@ func (s *service) publish(ctx context.Context, id, node string) (map[string]stri
 	if err := s.giveToCache(ctx, v, unfilled); err != nil {
 		return nil, err
 	}
-	if err := s.NoteAttachment(ctx, v); err != nil {
+	if err := s.MustNote(ctx, v); err != nil {
 		return nil, err
 	}
 	return publishContext(v), nil

@@ -122,7 +122,8 @@ func (s *Service) ControllerUnpublishVolume(
 	}
 	done, err := s.service.detachTurn(ctx, r.GetVolumeId())
 	return whileLocked(done, err, func() (*csi.ControllerUnpublishVolumeResponse, error) {
-		return &csi.ControllerUnpublishVolumeResponse{}, s.service.unpublish(ctx, r.GetVolumeId(), r.GetNodeId())
+		err := s.service.unpublish(ctx, r.GetVolumeId(), r.GetNodeId())
+		return &csi.ControllerUnpublishVolumeResponse{}, s.service.ReportBehind(ctx, r.GetVolumeId(), err)
 	})
 }
 

@@ -99,8 +99,8 @@ func TestNothingIsWrittenBackByARecordThatWasSetBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			v, first, second := w.takenOverSince("pvc-1")
-			v = w.volume("pvc-1")
+			_, first, second := w.takenOverSince("pvc-1")
+			v := w.volume("pvc-1")
 			v.Status.AttachedNode, v.Status.ClientAddress, v.Status.Outdated = "", "", []string{second}
 			must(t, w.api.Status().Update(t.Context(), v))
 			w.host(second).Stop()
@@ -119,8 +119,8 @@ func TestNothingIsWrittenBackByARecordThatWasSetBack(t *testing.T) {
 // a host, and other hosts have had it since.
 func TestAWriteBackThatWasSetBackIsNotGoneOnWith(t *testing.T) {
 	w := newWorld(t)
-	v, first, second := w.takenOverSince("pvc-1")
-	v = w.volume("pvc-1")
+	_, first, second := w.takenOverSince("pvc-1")
+	v := w.volume("pvc-1")
 	v.Status.FlushEpoch, v.Status.ClientAddress = v.Status.Epoch, ""
 	must(t, w.api.Status().Update(t.Context(), v))
 	w.host(second).Stop()
@@ -136,8 +136,8 @@ func TestAWriteBackThatWasSetBackIsNotGoneOnWith(t *testing.T) {
 // has long given its old client up.
 func TestNobodyIsLateByARecordThatWasSetBack(t *testing.T) {
 	w := newWorld(t)
-	v, _, second := w.takenOverSince("pvc-1")
-	v = w.volume("pvc-1")
+	_, _, second := w.takenOverSince("pvc-1")
+	v := w.volume("pvc-1")
 	v.Status.Fenced = []v1alpha1.FencedClient{{Node: second, Address: "10.0.0.2:0/1"}}
 	must(t, w.api.Status().Update(t.Context(), v))
 	w.images.fenced, w.images.open[volumes.ImageOf(v)] = nil, []string{newClient}

@@ -334,15 +334,6 @@ func TestANodeOfTheGroupGetsNothingBeforeTheImageSaysThatCachesMayBeDirty(t *tes
 	}
 }
 
-// A pool that is full takes no note, and a pod whose node is lost must get its volume all the same.
-func TestAnOlderNoteThatMisleadsNobodyStopsNoAttachment(t *testing.T) {
-	w := newWorld(t)
-	v := w.usedOnce("pvc-1")
-	w.images.noting = volumes.ErrUnavailable
-	_, err := w.publish("pvc-1", v.Spec.Replicas[1])
-	must(t, err)
-}
-
 // olderStatus is an API server whose CRD has no status.uncached.
 type olderStatus struct{ client.Client }
 

@@ -23,15 +23,19 @@ func (s *Steps) ReportBehind(ctx context.Context, id string, failure error) erro
 	if err != nil {
 		return errors.Join(failure, err)
 	}
-	s.Log.ErrorContext(ctx, "the record is older than the hosts' disks", "volume", id, "error", failure)
-	s.Events.Eventf(v, nil, corev1.EventTypeWarning, v1alpha1.ConditionRecordBehindDisks, "Compare", "%v", failure)
-	changed := meta.SetStatusCondition(&v.Status.Conditions, metav1.Condition{
-		Type: v1alpha1.ConditionRecordBehindDisks, Status: metav1.ConditionTrue, Reason: "LaterAttachmentSeen", Message: failure.Error(),
-	})
-	if !changed {
+	if !s.tellBehind(ctx, v, failure) {
 		return failure
 	}
 	return errors.Join(failure, s.UpdateStatus(ctx, v, "it is older than the hosts' disks"))
+}
+
+// tellBehind logs it, and makes the Event. It sets the condition, and reports whether that has changed.
+func (s *Steps) tellBehind(ctx context.Context, v *v1alpha1.CacheVolume, failure error) (changed bool) {
+	s.Log.ErrorContext(ctx, "the record is older than the hosts' disks", "volume", v.Name, "error", failure)
+	s.Events.Eventf(v, nil, corev1.EventTypeWarning, v1alpha1.ConditionRecordBehindDisks, "Compare", "%v", failure)
+	return meta.SetStatusCondition(&v.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.ConditionRecordBehindDisks, Status: metav1.ConditionTrue, Reason: "LaterAttachmentSeen", Message: failure.Error(),
+	})
 }
 
 // UpToDate returns an error if a host has seen a later attachment than the record of a detached

@@ -2,6 +2,7 @@ package volumes
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -18,7 +19,13 @@ import (
 // and go on. The addresses are on record before they are on the blocklist, so that no entry is ever
 // forgotten there. If no client of the node is known, and one may still come, the node is on record without
 // an address: whoever gets the volume next looks for its client again.
+//
+// By a record that was set back nobody is fenced: who has the image open may have the volume. An image that is
+// gone tells nothing.
 func (s *Steps) fence(ctx context.Context, v *v1alpha1.CacheVolume, node, reason string, mayCome bool) error {
+	if err := s.NotBehind(ctx, v); err != nil && !errors.Is(err, ErrNotFound) {
+		return err
+	}
 	open, err := s.Images.Clients(ctx, ImageOf(v))
 	if err != nil {
 		return fmt.Errorf("find who has image %s open: %w", ImageOf(v), err)
@@ -127,6 +134,9 @@ func (l *Locked) FenceLate(ctx context.Context, id string) error {
 	}
 	defer done()
 	if v, err = l.steps.Volume(ctx, id); err != nil {
+		return err
+	}
+	if err := l.steps.NotBehind(ctx, v); err != nil {
 		return err
 	}
 	return l.steps.fenceLate(ctx, v, authority.Late(v, open, known))

@@ -19,8 +19,8 @@ const NoteVersion = 1
 
 // Note is what an image's metadata says of its volume: what people need to find the volume again, and
 // to make its record again. It is as of the last attachment, or of the creation. It never decides who
-// may write, with one exception: if its epoch is above the record's, the record was set back, and the
-// volume is stopped.
+// may write, with one exception: if it is newer than the record, the record was set back, and the volume is
+// stopped. So an attachment is noted before its host connects the volume.
 type Note struct {
 	Version int    `json:"version"`
 	Volume  string `json:"volume"`
@@ -120,16 +120,17 @@ func ParseNote(text string) (Note, error) {
 	return n, nil
 }
 
-// WriteNote notes the volume's record in its image. The note is a hint, so a failure is logged and
-// stops nothing.
+// WriteNote notes the volume's record in its image, where no host is about to connect by it. A failure is
+// logged and stops nothing.
 func (s *Steps) WriteNote(ctx context.Context, v *v1alpha1.CacheVolume) {
 	if err := s.MustNote(ctx, v); err != nil {
 		s.Log.WarnContext(ctx, "the image's metadata does not say in which state its volume is", "volume", v.Name, "error", err)
 	}
 }
 
-// MustNote is WriteNote where the note is more than a hint. No host's disk knows of an attachment without
-// a cache: if the record were lost then, only the note would say that the caches on the hosts are old.
+// MustNote is WriteNote for an attachment. If the record is set back or lost later, the note may be all that
+// tells of it: the hosts that have seen it may be down, and no host's disk knows of an attachment without a
+// cache. It is written after the record, so it is never above it.
 func (s *Steps) MustNote(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	note := s.NewNote(v)
 	// A PersistentVolume that external-provisioner makes has the volume's id as its name.
@@ -147,32 +148,31 @@ func (s *Steps) MustNote(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	return nil
 }
 
-// NoteAttachment notes an attachment with a cache. Without the new note the former one stays. That stops
-// the attachment if it would mislead a rebuild of the record: to give up caches that may be dirty by then,
-// or to refuse those of another size.
-func (s *Steps) NoteAttachment(ctx context.Context, v *v1alpha1.CacheVolume) error {
-	failed := s.MustNote(ctx, v)
-	if failed == nil {
-		return nil
-	}
-	former, err := s.Images.Noted(ctx, ImageOf(v))
-	if err != nil || former.InCeph() || former.Spec.CacheBytes != v.Spec.CacheBytes {
-		return failed
-	}
-	s.Log.WarnContext(ctx, "the image's metadata has an older state of its volume", "volume", v.Name, "error", failed)
-	return nil
-}
-
 // NotBehind returns an error if the image was attached later than the record speaks of: the record
 // was set back, for example by restoring an old etcd.
 func (s *Steps) NotBehind(ctx context.Context, v *v1alpha1.CacheVolume) error {
+	_, err := s.compare(ctx, v)
+	return err
+}
+
+// Connectable returns an error unless a host may connect the volume by this record. The image must tell of
+// no later attachment. Before the host connects, the image tells of this one.
+func (s *Steps) Connectable(ctx context.Context, v *v1alpha1.CacheVolume) error {
+	noted, err := s.compare(ctx, v)
+	if err != nil || noted.Tells(v) {
+		return err
+	}
+	return s.MustNote(ctx, v)
+}
+
+func (s *Steps) compare(ctx context.Context, v *v1alpha1.CacheVolume) (authority.Noted, error) {
 	note, err := s.Images.Noted(ctx, ImageOf(v))
 	if err != nil {
-		return fmt.Errorf("read the metadata of image %s: %w", ImageOf(v), err)
+		return authority.Noted{}, fmt.Errorf("read the metadata of image %s: %w", ImageOf(v), err)
 	}
-	return authority.NotBehind(v, note.noted())
+	return note.noted(), authority.NotBehind(v, note.noted())
 }
 
 func (n Note) noted() authority.Noted {
-	return authority.Noted{Volume: n.Volume, Epoch: n.Epoch, Node: n.AttachedNode}
+	return authority.Noted{Volume: n.Volume, Epoch: n.Epoch, LinkGeneration: n.Spec.LinkGeneration, Node: n.AttachedNode}
 }

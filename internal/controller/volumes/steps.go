@@ -82,10 +82,11 @@ const (
 	moveReport    = "move report"
 	releaseReport = "release report"
 	resizeReport  = "report of the cache's size"
+	comparison    = "comparison with the image's metadata"
 )
 
 // Reports are the names of those operations.
-func Reports() []string { return []string{moveReport, releaseReport, resizeReport} }
+func Reports() []string { return []string{moveReport, releaseReport, resizeReport, comparison} }
 
 // under runs a step under the volume's lock. A caller that is refused meanwhile learns the
 // operation's name.

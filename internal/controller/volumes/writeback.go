@@ -73,6 +73,9 @@ func (s *Steps) FinishFlush(ctx context.Context, v *v1alpha1.CacheVolume) error 
 }
 
 func (s *Steps) finishFlush(ctx context.Context, v *v1alpha1.CacheVolume) error {
+	if err := s.Connectable(ctx, v); err != nil {
+		return err
+	}
 	node := v.Status.AttachedNode
 	failure := s.flush(ctx, v, node)
 	switch Code(failure) { //nolint:exhaustive // the rest is the node's own trouble
