@@ -17,6 +17,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/escache/escachetest"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/node/blockdev"
 	fs "github.com/escache/escache-csi/internal/node/filesystem"
@@ -35,6 +36,10 @@ type host struct {
 	volumes map[string]*v1alpha1.CacheVolume
 	groups  []v1alpha1.NodeGroup
 	version int
+	// noted is the epoch in the metadata of every image, and silent is set while csi-controller answers no
+	// question. With oldCRD the API server drops them.
+	noted          int64
+	silent, oldCRD bool
 	// readOnly are the read-only volumes, and plain the devices of images that are mapped without a cache.
 	readOnly map[string]*v1alpha1.ReadOnlyVolume
 	plain    map[string]blockdev.Number
@@ -147,7 +152,12 @@ func (h *host) Annotate(_ context.Context, v *v1alpha1.CacheVolume, key, value s
 }
 
 func (h *host) PatchStatus(_ context.Context, v *v1alpha1.CacheVolume, status map[string]any) (*v1alpha1.CacheVolume, error) {
-	if err := h.step("record client", v.Name); err != nil {
+	question, asks := status["comparison"].(map[string]any)
+	step := "record client"
+	if asks {
+		step = "ask"
+	}
+	if err := h.step(step, v.Name); err != nil {
 		return nil, err
 	}
 	h.mu.Lock()
@@ -158,6 +168,10 @@ func (h *host) PatchStatus(_ context.Context, v *v1alpha1.CacheVolume, status ma
 	}
 	h.version++
 	is.ResourceVersion = "w" + strconv.Itoa(h.version)
+	if asks && !h.oldCRD {
+		is.Status.Comparison = &v1alpha1.RecordComparison{Question: question["question"].(string)}
+		defer h.answer(is)
+	}
 	if address, given := status["clientAddress"].(string); given {
 		is.Status.ClientAddress = address
 	}
@@ -165,6 +179,25 @@ func (h *host) PatchStatus(_ context.Context, v *v1alpha1.CacheVolume, status ma
 		is.Status.Outdated = outdated
 	}
 	return is.DeepCopy(), nil
+}
+
+// answer plays csi-controller, which answers in a moment.
+func (h *host) answer(v *v1alpha1.CacheVolume) {
+	if h.silent {
+		return
+	}
+	c := *v.Status.Comparison
+	c.Answered = c.Question
+	image := authority.Noted{Volume: v.Name, Epoch: h.noted, Node: "n2"}
+	if err := authority.NotBehind(v, image); err != nil {
+		c.Behind = err.Error()
+	}
+	go func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.version++
+		v.ResourceVersion, v.Status.Comparison = "w"+strconv.Itoa(h.version), &c
+	}()
 }
 
 func (h *host) Groups(context.Context) ([]v1alpha1.NodeGroup, error) {

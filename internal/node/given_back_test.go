@@ -70,7 +70,7 @@ func TestUnstageWritesBackThroughANewClient(t *testing.T) {
 	if _, err := h.service().NodeUnstageVolume(t.Context(), unstageOf(staging)); err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{"read", "status", "unmount", "connect", "flush", "stop"}; !slices.Equal(h.did, want) {
+	if want := []string{"read", "status", "unmount", "ask", "read", "connect", "flush", "stop"}; !slices.Equal(h.did, want) {
 		t.Errorf("did %q, want %q", h.did, want)
 	}
 	if s := h.status("v"); s.ClientAddress == fenced || s.Device != "" {

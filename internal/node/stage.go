@@ -29,8 +29,12 @@ func (s *Service) stage(ctx context.Context, r stageRequest) error {
 	if r.many {
 		return s.stageReadOnly(ctx, r)
 	}
-	v, err := s.attached(ctx, r.volume, r.epoch)
+	read := func(ctx context.Context) (*v1alpha1.CacheVolume, error) { return s.attached(ctx, r.volume, r.epoch) }
+	v, err := read(ctx)
 	if err != nil {
+		return err
+	}
+	if v, err = s.compared(ctx, v, read); err != nil {
 		return err
 	}
 	connected, err := s.Cache.DevConnect(ctx, cachevolume.ConnectRequest(v))

@@ -27,7 +27,7 @@ func TestStageAsksTheRecordThenConnectsFormatsAndMounts(t *testing.T) {
 	if _, err := h.service().NodeStageVolume(t.Context(), stageOf("v", dir, mountCapability(""))); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"read", "connect", "record client", "probe", "annotate", "mkfs", "annotate", "mount"}
+	want := []string{"read", "status", "ask", "read", "connect", "record client", "probe", "annotate", "mkfs", "annotate", "mount"}
 	if !slices.Equal(h.did, want) {
 		t.Errorf("did %q, want %q", h.did, want)
 	}
@@ -45,7 +45,7 @@ func TestStageAsksTheRecordThenConnectsFormatsAndMounts(t *testing.T) {
 	if _, err := h.service().NodeStageVolume(t.Context(), stageOf("v", dir, mountCapability("ext4"))); err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(h.did, []string{"read", "connect"}) || len(h.table) != 1 {
+	if !slices.Equal(h.did, []string{"read", "status", "connect"}) || len(h.table) != 1 {
 		t.Errorf("the second time did %q, %d mounts", h.did, len(h.table))
 	}
 }
@@ -79,7 +79,7 @@ func TestStageOfABlockVolumeOnlyConnects(t *testing.T) {
 	if _, err := h.service().NodeStageVolume(t.Context(), stageOf("v", t.TempDir(), blockCapability())); err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(h.did, []string{"read", "connect", "record client"}) || len(h.table) != 0 {
+	if !slices.Equal(h.did, []string{"read", "status", "ask", "read", "connect", "record client"}) || len(h.table) != 0 {
 		t.Errorf("did %q, mounts %v", h.did, h.table)
 	}
 }
@@ -97,7 +97,7 @@ func TestStageGivesBackWhatWasTakenWhileItConnected(t *testing.T) {
 	if Code(err) != codes.FailedPrecondition {
 		t.Error(err)
 	}
-	want := []string{"read", "connect", "record client", "read"}
+	want := []string{"read", "status", "ask", "read", "connect", "record client", "read"}
 	if !slices.Equal(h.did[:min(len(h.did), len(want))], want) || slices.Contains(h.did, "probe") || !slices.Contains(h.did, "stop") {
 		t.Errorf("did %q", h.did)
 	}

@@ -126,12 +126,25 @@ func (s *Service) disconnect(ctx context.Context, v *v1alpha1.CacheVolume, statu
 		return s.stop(ctx, v)
 	}
 	if !health.IsConnected(status) || authority.IsFenced(v, status.ClientAddress) {
+		v, err := s.ask(ctx, v, func(ctx context.Context) (*v1alpha1.CacheVolume, error) { return s.sameAttachment(ctx, v) })
+		if err != nil {
+			return err
+		}
 		if _, err := s.Cache.DevConnect(ctx, cachevolume.ConnectRequest(v)); err != nil {
 			return fmt.Errorf("connect the cache of volume %s to write it back: %w", v.Name, err)
 		}
 	}
 	deadline, _ := ctx.Deadline()
 	return s.flushAndStop(ctx, v, max(time.Until(deadline)-stopTime, time.Second))
+}
+
+// sameAttachment reads the record again, and fails if the attachment has ended.
+func (s *Service) sameAttachment(ctx context.Context, v *v1alpha1.CacheVolume) (*v1alpha1.CacheVolume, error) {
+	now, err := s.Kube.Volume(ctx, v.Name)
+	if err == nil && (now.Status.AttachedNode != v.Status.AttachedNode || now.Status.Epoch != v.Status.Epoch) {
+		err = fmt.Errorf("the attachment of volume %s has ended: %w", v.Name, kube.ErrConflict)
+	}
+	return now, err
 }
 
 // abandon unstages a volume that another node took over, or that was taken from this node by force.

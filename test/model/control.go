@@ -51,9 +51,6 @@ func (m *Model) beginPublish(n *state, h uint8) bool {
 	if n.rec.attached == h && n.host[h].given == n.rec.epoch && !n.rec.claim {
 		return false // published already
 	}
-	if (n.rec.attached == nobody || n.rec.flush) && m.real.behind(n.rec, n.noted) {
-		return false
-	}
 	seen := n.rec
 	if !m.on(OutdatedRefused) {
 		seen.outdated = 0
@@ -87,8 +84,11 @@ func (m *Model) beginPublish(n *state, h uint8) bool {
 	return true
 }
 
-// planned is the attachment that the record allows, and the hosts have not objected to.
+// planned is the attachment that the record allows, and neither the image nor the hosts have objected to.
 func (m *Model) planned(s *state, rec record, h uint8) (authority.Attachment, bool) {
+	if m.overruled(s) {
+		return authority.Attachment{}, false
+	}
 	plan, ok := m.real.attach(rec, h)
 	if !ok || plan.Held || len(plan.FlushFirst) > 0 {
 		return plan, ok

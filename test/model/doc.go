@@ -44,6 +44,9 @@
 // record and dev_connect has not mapped the image. There a device writes back from its assembly on, before
 // csi-node has put its client on record.
 //
+// The image's metadata is one number: the newest attachment that was noted there. Which replicas were created
+// again within an attachment is not modelled. Only explorations in which etcd is restored have it.
+//
 // What escached and csi-node decide by themselves is modelled by hand, with a guard where a promise
 // hangs on it: when a fenced holder gives its device up, how a failed disk is marked and reported, in
 // which mode a device is connected.
@@ -83,8 +86,13 @@
 //   - A host that has its replica when it is asked for it has it still a moment later, when the replica
 //     is confirmed.
 //   - An operator who discards a cache gives up what its former holder acknowledges afterwards, too.
-//   - With a record that was set back nothing is promised but that no data is removed, and that
-//     nothing begins that an answering host contradicts.
+//   - With a record that was set back it is promised that no data is removed, and that nothing begins that an
+//     answering host contradicts. If the volume was used in a later attachment than the record tells of, no
+//     older copy is used either. What changed within an attachment is not promised: the record may count a copy
+//     that lacks writes by then. Nor is a frozen holder of the record's attachment kept from going on.
+//   - No host connects a volume while etcd is restored.
+//   - Every attachment is noted in its image's metadata, but for those of the states from which two
+//     explorations begin: an older version noted nothing there.
 //   - Somebody else's entry of the blocklist is there when the controller reads the list, or not at
 //     all.
 //

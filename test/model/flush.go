@@ -6,9 +6,6 @@ func (m *Model) flushFirst(s *state, h uint8, try func(kind, uint8, func(*state)
 	if s.rec.attached != nobody && !s.rec.flush {
 		return
 	}
-	if m.real.behind(s.rec, s.noted) {
-		return
-	}
 	plan, ok := m.planned(s, s.rec, h)
 	if !ok || len(plan.FlushFirst) == 0 {
 		return
@@ -98,9 +95,10 @@ func (m *Model) flushFrom() uint8 {
 // connectToFlush is dev_connect, asked for by the controller itself. Nobody opens the device.
 func (m *Model) connectToFlush(s *state, h uint8) bool {
 	n := &s.host[h]
-	if !n.laid || n.tag > s.rec.epoch {
+	if !n.laid || n.tag > s.rec.epoch || m.overruled(s) {
 		return false
 	}
+	m.note(s)
 	n.tag = s.rec.epoch
 	if n.device && !m.dropFenced(s, h) {
 		return n.unused

@@ -71,6 +71,9 @@ const (
 	UnstageWaits
 	LateFencedInUse
 	FencesKept
+	NoteReadByAttach
+	NoteReadByStage
+	NotedBeforeUse
 	guardsEnd
 )
 
@@ -142,6 +145,9 @@ var Precautions = map[Guard]string{
 	UnstageWaits:             "a node has unstaged a volume only when no dev_connect runs there",
 	LateFencedInUse:          "such a client is fenced also if the holder's client is on record",
 	FencesKept:               "a client on record as fenced that is not on the blocklist, or not for long enough, is fenced again",
+	NoteReadByAttach:         "no attachment begins, or is repeated, while the image tells of a later one than the record",
+	NoteReadByStage:          "no host connects before its record was compared with what the image tells",
+	NotedBeforeUse:           "no host connects before the image tells of the attachment",
 	PermitEndsWithAttachment: "a connect drops the permit that an earlier attachment has left",
 }
 

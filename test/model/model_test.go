@@ -29,6 +29,7 @@ var worlds = []struct {
 	{"drains", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Draining | Power | Links | Crashes | Spares}, 14, 10},
 	{"discards", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Discards | Power | Control | Spares}, 14, 10},
 	{"restored records", Bounds{Writes: 1, Epochs: 2, Faults: 2, With: SetBack | Draining | Power | Spares}, 13, 9},
+	{"restored records of volumes in use", Bounds{Writes: 2, Epochs: 3, Faults: 3, With: SetBack | Power | Links | Control | Crashes}, 12, 9},
 	{"entries of others on the blocklist", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Outsiders | Power | Storage | Links}, 15, 10},
 	{"repairs", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Repairing | Power | Links | Crashes | Spares}, 14, 9},
 	{"repairs and drains of failing disks", Bounds{Writes: 1, Epochs: 2, Faults: 2, With: Repairing | Draining | Failing | Power}, 12, 8},
@@ -160,6 +161,9 @@ func TestEveryGuardIsNeeded(t *testing.T) {
 		{DiscardOutdatesAll, 4, world(1, 2, Discards|Power)},
 
 		{EpochsReported, 2, world(1, 1, SetBack)},
+		{NoteReadByAttach, 2, world(1, 2, SetBack|Power)},
+		{NoteReadByStage, 2, world(1, 2, SetBack|Power)},
+		{NotedBeforeUse, 2, world(1, 2, SetBack|Power)},
 		{DirtyKept, 4, world(1, 2, SetBack|Draining|Power|Spares)},
 		{DiscardedUpTo, 4, world(1, 1, SetBack|Spares)},
 

@@ -67,7 +67,7 @@ func (m *Model) stage(s *state, h uint8, try func(kind, func(*state) bool)) { //
 				n.endStage(h) // and begins again
 			case n.host[h].device && n.host[h].epoch >= n.host[h].tag:
 				n.host[h].tag, n.host[h].stage = n.host[h].epoch, stagePromoted // the device is there already
-			case !n.host[h].device && m.stageConnect(n, h):
+			case !n.host[h].device && m.compared(n, h) && m.stageConnect(n, h):
 				n.host[h].stage = stageMapped
 				if n.host[h].plain {
 					n.host[h].stage = stagePromoted // there is nothing to promote

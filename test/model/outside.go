@@ -15,6 +15,7 @@ func (m *Model) publishOutside(s *state) bool {
 		}
 	})
 	if done {
+		m.note(s)
 		s.host[c.node].given = s.rec.epoch
 	}
 	s.truthful()

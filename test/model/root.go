@@ -44,7 +44,7 @@ func (m *Model) roots() []root {
 			root{"a volume that is dirty on n1, with an outdated copy on n2; both are off; etcd was backed up before that", storedBefore()},
 			root{"a volume in use on n1, with its copy on n2; etcd was backed up while it was drained", storedDrained()},
 			root{"a volume that n2 has taken over from n1, and that is dirty there; both are off; etcd was backed up while n1 had it",
-				storedAttached()})
+				m.storedAttached()})
 	}
 	if m.has(Moving) {
 		all = append(all, root{"a clean volume in a group of n3 and n4, which has left an outdated, dirty copy on n1", movedBefore()})

@@ -26,9 +26,27 @@ func (s *state) connecting() bool {
 
 // note is what the controller writes into the image's metadata about an attachment.
 func (m *Model) note(s *state) {
-	if m.has(SetBack) {
+	if m.has(SetBack) && m.on(NotedBeforeUse) {
 		s.noted = max(s.noted, s.rec.epoch)
 	}
+}
+
+// compared is what csi-node asks the controller before it has a device connected. The answer may be the first
+// that writes the note.
+func (m *Model) compared(s *state, h uint8) bool {
+	if !m.has(SetBack) || !m.on(NoteReadByStage) {
+		return true
+	}
+	if !s.host[h].control || m.real.behind(s.rec, s.noted) || !m.mayStage(s, h, s.host[h].epoch) {
+		return false
+	}
+	m.note(s)
+	return true
+}
+
+// overruled reports whether the controller does not attach: what the image tells is newer than the record.
+func (m *Model) overruled(s *state) bool {
+	return m.on(NoteReadByAttach) && m.real.behind(s.rec, s.noted)
 }
 
 // uses notes that a device is used in an attachment.
@@ -40,19 +58,18 @@ func (m *Model) uses(s *state, epoch uint8) {
 
 // storedAttached is a volume that n2 has taken over from n1, and that is dirty there. Both hosts are off. There
 // is a record from before that, which says that n1 has it.
-func storedAttached() state {
+func (m *Model) storedAttached() state {
 	s := begun()
 	s.saved = s.rec
 	s.rec.attached, s.rec.epoch, s.rec.outdated, s.rec.client = 1, 2, set(0).with(0), 2
 	s.rec.fenced[0], s.rec.fencedNow = set(0).with(1), 0
 	s.ceph.blocked, s.ceph.lock = set(0).with(1), 2
-	s.acked, s.last, s.noted, s.used = 1, 1, 2, 2
-	n1, n2 := &s.host[0], &s.host[1]
+	s.acked, s.last, s.noted, s.used = 1, 1, 1, 2
+	m.note(&s)
+	n2 := &s.host[1]
 	n2.tag, n2.dirty, n2.current, n2.bitmap, n2.given, n2.wasPrimary = 2, 1, 2, 1, 2, true
 	s.powerOff(0)
 	s.powerOff(1)
-	s.conn = 0
-	n1.wasPrimary = true
 	return s
 }
 
