@@ -3,8 +3,10 @@
 package chaosdriver
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 
@@ -17,6 +19,7 @@ import (
 func recordRows() []row {
 	return []row{
 		{when: "record", what: "etcd is restored to before the attach, and the holder is lost", run: restored},
+		{when: "record", what: "etcd is restored to when the first host had it; the second has taken it over since", run: restoredAttached},
 		{when: "record", what: "the NodeGroup is deleted and made anew under a writer", run: groupDeleted},
 	}
 }
@@ -39,27 +42,96 @@ func restored(s *scene) {
 	}
 	s.pods += 10 // names that neither record has
 	s.taint(s, first.Name)
-	s.refuses(second, "(?i)later attachment|older than")
-	if c := meta.FindStatusCondition(s.record().Status.Conditions, v1alpha1.ConditionRecordBehindDisks); c == nil || c.Status != "True" {
-		s.Errorf("the condition is %+v", c)
-	}
+	s.refuses(second, behind)
+	s.isBehind()
 	s.boot(first)
-	s.refuses(first, "(?i)later attachment|older than")
+	s.refuses(first, behind)
 	for _, h := range []*labtest.Host{first, second} {
 		if status := s.on(h); status.State != escache.StateStandby {
 			s.Errorf("%s has %+v", h.Name, status)
 		}
 	}
-	// What docs/restore-etcd.md says.
-	_, err := s.try(s.Context(), "", "patch", "cachevolume", s.volume, "--subresource=status", "--type=merge", "-p",
-		fmt.Sprintf(`{"status":{"epoch":%d,"authority":"Cache","attachedNode":"","outdated":[]}}`, epoch))
-	check(s, err)
+	s.bringUpToDate(epoch)
 	s.watch.again()
 	s.fault()
 	s.takes(first)
 	s.whole()
 	s.takenOver = false
 	s.finish()
+}
+
+// behind is what an Event says of a record that was set back.
+const behind = "(?i)later attachment|older than"
+
+func (s *scene) isBehind() {
+	s.Helper()
+	if c := meta.FindStatusCondition(s.record().Status.Conditions, v1alpha1.ConditionRecordBehindDisks); c == nil || c.Status != "True" {
+		s.Errorf("the condition is %+v", c)
+	}
+}
+
+// bringUpToDate does what docs/restore-etcd.md says.
+func (s *scene) bringUpToDate(epoch int64, outdated ...string) {
+	s.Helper()
+	list, err := json.Marshal(append([]string{}, outdated...))
+	check(s, err)
+	_, err = s.try(s.Context(), "", "patch", "cachevolume", s.volume, "--subresource=status", "--type=merge", "-p",
+		fmt.Sprintf(`{"status":{"epoch":%d,"authority":"Cache","attachedNode":"","outdated":%s}}`, epoch, list))
+	check(s, err)
+}
+
+// restoredAttached: the record, the VolumeAttachment and the pod say that the first host has the volume. It
+// boots, and its kubelet stages what its disk has. The second host has newer data, and is off. Only the
+// image tells.
+func restoredAttached(s *scene) {
+	s.write()
+	first, second, pod := s.holder, s.partner(), s.pod
+	check(s, s.client.SaveEtcd(s.Context()))
+	s.writer.WaitForMore(s, 30, goOnTime) // what the backup does not know
+	s.fault()
+	s.powerOff(first)
+	s.loses()
+	s.takes(second)
+	epoch, fenced := s.record().Status.Epoch, s.record().Status.Fenced
+	s.rest()
+	s.watch.pause()
+	s.powerOff(second)
+	check(s, s.client.RestoreEtcd(s.Context()))
+	if v := s.record(); v.Status.Epoch >= epoch || v.Status.AttachedNode != first.Name || v.Status.Authority != v1alpha1.AuthorityCache {
+		s.Fatalf("the record was not set back: epoch %d, attached to %q, truth in %s", v.Status.Epoch, v.Status.AttachedNode, v.Status.Authority)
+	}
+	s.pods += 10 // names that neither record has
+	s.boot(first)
+	s.pod = pod
+	s.isTold("the volume is refused to "+first.Name, behind)
+	s.isBehind()
+	s.staysUnused(first, 20*time.Second)
+	s.boot(second)
+	s.staysUnused(first, 10*time.Second)
+	s.kubectl(s, "delete", "pod", s.pod, "--wait=false")
+	s.bringUpToDate(epoch, first.Name)
+	s.watch.again()
+	s.detached()
+	s.fault()
+	s.takes(second)
+	s.whole()
+	s.takenOver = false // the first host's copy is read, too
+	s.finish()
+	for _, client := range fenced {
+		if client.Address != "" { // of which the restored record does not know
+			s.lab.Command(s, "ceph", "osd", "blocklist", "rm", client.Address)
+		}
+	}
+}
+
+// staysUnused looks for so long whether a host leaves its copy alone.
+func (s *scene) staysUnused(h *labtest.Host, long time.Duration) {
+	s.Helper()
+	for begin := time.Now(); time.Since(begin) < long; time.Sleep(time.Second) {
+		if status := s.on(h); status.Role == escache.RolePrimary || status.Device != "" {
+			s.Fatalf("%s uses its copy: %+v", h.Name, status)
+		}
+	}
 }
 
 func groupDeleted(s *scene) {

@@ -261,9 +261,19 @@ func (s *scene) tookOver() {
 // it; then it takes the request back.
 func (s *scene) refuses(h *labtest.Host, why string) {
 	s.Helper()
-	says := regexp.MustCompile(why)
 	s.ask(h)
-	labtest.WaitForCommand(s, "the volume is refused to "+h.Name, podTime, func(ctx context.Context) error {
+	s.isTold("the volume is refused to "+h.Name, why)
+	if phase := s.kubectl(s, "get", "pod", s.pod, "-o", "jsonpath={.status.phase}"); phase != "Pending" {
+		s.Fatalf("pod %s is %s", s.pod, phase)
+	}
+	s.leaves()
+}
+
+// isTold waits until an Event of the pod says so.
+func (s *scene) isTold(what, why string) {
+	s.Helper()
+	says := regexp.MustCompile(why)
+	labtest.WaitForCommand(s, what, podTime, func(ctx context.Context) error {
 		told, err := s.said(ctx, "Pod", s.pod)
 		if err != nil {
 			return err
@@ -276,10 +286,6 @@ func (s *scene) refuses(h *labtest.Host, why string) {
 		}
 		return fmt.Errorf("no %q in %q", why, told)
 	})
-	if phase := s.kubectl(s, "get", "pod", s.pod, "-o", "jsonpath={.status.phase}"); phase != "Pending" {
-		s.Fatalf("pod %s is %s", s.pod, phase)
-	}
-	s.leaves()
 }
 
 // whole mends everything, and returns when both copies are current.

@@ -131,6 +131,17 @@ func records(t *testing.T, w *world) {
 	if len(cleared.Status.Outdated) != 0 {
 		t.Errorf("outdated %q", cleared.Status.Outdated)
 	}
+	answered, err := w.client.PatchStatus(t.Context(), cleared, map[string]any{
+		"comparison": map[string]any{"question": "q1", "answered": "q1", "behind": "epoch 4"},
+	})
+	check(t, err)
+	asked, err := w.client.PatchStatus(t.Context(), answered, map[string]any{
+		"comparison": map[string]any{"question": "q2", "answered": nil, "behind": nil},
+	})
+	check(t, err)
+	if c := asked.Status.Comparison; c == nil || *c != (v1alpha1.RecordComparison{Question: "q2"}) {
+		t.Errorf("a new question is %+v", c)
+	}
 	found, err := w.client.VolumeOf(t.Context(), escache.VolumeRef{Pool: "rbd", Image: "escache-records"})
 	if err != nil || found.Name != "records" {
 		t.Errorf("by image: %v %v", found, err)
