@@ -157,9 +157,9 @@ func (w *world) takenOverSince(id string) (v *v1alpha1.CacheVolume, back, surviv
 	return v, back, survivor
 }
 
-// TestNothingIsWrittenBackByARecordThatWasSetBack: a host with an older copy would write it over what Ceph
+// TestACallThatWritesBackFirstLooksWhetherTheRecordWasSetBack: a host with an older copy would write it over what Ceph
 // has, or has the right to have. Each call that writes back first looks whether the record is the newest.
-func TestNothingIsWrittenBackByARecordThatWasSetBack(t *testing.T) {
+func TestACallThatWritesBackFirstLooksWhetherTheRecordWasSetBack(t *testing.T) {
 	verbs := map[string]func(*world) error{
 		"snapshot": func(w *world) error { _, err := w.snap("s", "pvc-1"); return err },
 		"clone":    func(w *world) error { return w.clone("b", "pvc-1") },
