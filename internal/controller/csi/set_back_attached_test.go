@@ -79,6 +79,22 @@ func TestTheHolderIsNotFencedByARecordThatWasSetBack(t *testing.T) {
 	}
 }
 
+// TestANodeIsGivenUpAlthoughTheImageIsGone: there is no image that could tell of another attachment.
+func TestANodeIsGivenUpAlthoughTheImageIsGone(t *testing.T) {
+	w := newWorld(t)
+	v := w.create("pvc-1")
+	node := v.Spec.Replicas[0]
+	_, err := w.publish("pvc-1", node)
+	must(t, err)
+	w.taint(node)
+	w.host(node).Stop()
+	delete(w.images.images, volumes.ImageOf(v))
+	must(t, w.unpublish("pvc-1", node))
+	if s := w.volume("pvc-1").Status; s.AttachedNode != "" {
+		t.Errorf("status %+v", s)
+	}
+}
+
 // TestNothingIsWrittenBackByARecordThatWasSetBack: what one host has is dirty by the record, and has been
 // written back and written again since, on a host that is down.
 func TestNothingIsWrittenBackByARecordThatWasSetBack(t *testing.T) {
