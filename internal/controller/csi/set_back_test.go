@@ -137,10 +137,10 @@ func TestNoSnapshotIsTakenByARecordThatWasSetBack(t *testing.T) {
 	}
 }
 
-// takenOverSince makes a volume whose record was set back to before a take-over: detached, dirty, and with
+// dirtySetBack makes a volume whose record was set back to before a take-over: detached, dirty, and with
 // two copies that count. The survivor has what was acknowledged since. The host that died has an older copy,
 // and is back.
-func (w *world) takenOverSince(id string) (v *v1alpha1.CacheVolume, back, survivor string) {
+func (w *world) dirtySetBack(id string) (v *v1alpha1.CacheVolume, back, survivor string) {
 	w.t.Helper()
 	v, back, survivor, _ = w.powerLoss(id)
 	if v.Status.Epoch != 1 || v.Status.AttachedNode != "" || v.Status.Authority != v1alpha1.AuthorityCache {
@@ -185,7 +185,7 @@ func TestACallThatWritesBackFirstLooksWhetherTheRecordWasSetBack(t *testing.T) {
 					ObjectMeta: metav1.ObjectMeta{Name: "g2"}, Spec: v1alpha1.NodeGroupSpec{Nodes: []string{"n4", "n5", "n6"}},
 				}))
 				w.pollBoth()
-				v, back, survivor := w.takenOverSince("pvc-1")
+				v, back, survivor := w.dirtySetBack("pvc-1")
 				if noted {
 					w.host(survivor).Stop()
 					w.poll()
