@@ -95,59 +95,6 @@ func TestANodeIsGivenUpAlthoughTheImageIsGone(t *testing.T) {
 	}
 }
 
-// TestNothingIsWrittenBackByARecordThatWasSetBack: what one host has is dirty by the record, and has been
-// written back and written again since, on a host that is down.
-func TestNothingIsWrittenBackByARecordThatWasSetBack(t *testing.T) {
-	for name, do := range map[string]func(*world) error{
-		"for a release": func(w *world) error {
-			w.askRelease("pvc-1", true)
-			return w.locked.Release(w.t.Context(), "pvc-1")
-		},
-		"for a snapshot": func(w *world) error {
-			_, err := w.snap("s", "pvc-1")
-			return err
-		},
-		"for a delete": func(w *world) error { return w.delete("pvc-1") },
-		"for a node without a copy": func(w *world) error {
-			_, err := w.publish("pvc-1", other(w.volume("pvc-1")))
-			return err
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			_, first, second := w.takenOverSince("pvc-1")
-			v := w.volume("pvc-1")
-			v.Status.AttachedNode, v.Status.ClientAddress, v.Status.Outdated = "", "", []string{second}
-			must(t, w.api.Status().Update(t.Context(), v))
-			w.host(second).Stop()
-			w.host(first).Restart(t)
-			w.poll()
-			err := do(w)
-			wants(t, err, codes.FailedPrecondition, "older than")
-			if now := w.volume("pvc-1"); now.Status.Epoch != 1 || !w.holds(first, v) || len(w.images.taken) > 0 {
-				t.Errorf("epoch %d, written back: %v, taken: %v", now.Status.Epoch, !w.holds(first, v), w.images.taken)
-			}
-		})
-	}
-}
-
-// TestAWriteBackThatWasSetBackIsNotGoneOnWith: by the record csi-controller has the volume written back on
-// a host, and other hosts have had it since.
-func TestAWriteBackThatWasSetBackIsNotGoneOnWith(t *testing.T) {
-	w := newWorld(t)
-	_, first, second := w.takenOverSince("pvc-1")
-	v := w.volume("pvc-1")
-	v.Status.FlushEpoch, v.Status.ClientAddress = v.Status.Epoch, ""
-	must(t, w.api.Status().Update(t.Context(), v))
-	w.host(second).Stop()
-	w.host(first).Restart(t)
-	w.poll()
-	wants(t, w.delete("pvc-1"), codes.FailedPrecondition, "older than")
-	if now := w.volume("pvc-1"); now.Status.AttachedNode != first || !w.holds(first, v) {
-		t.Errorf("status %+v, written back: %v", now.Status, !w.holds(first, v))
-	}
-}
-
 // TestNobodyIsLateByARecordThatWasSetBack: it remembers a fence of the node that has the volume by now, and
 // has long given its old client up.
 func TestNobodyIsLateByARecordThatWasSetBack(t *testing.T) {

@@ -157,9 +157,9 @@ func (w *world) dirtySetBack(id string) (v *v1alpha1.CacheVolume, back, survivor
 	return v, back, survivor
 }
 
-// TestACallThatWritesBackFirstLooksWhetherTheRecordWasSetBack: a host with an older copy would write it over what Ceph
+// TestNothingIsWrittenBackByARecordThatWasSetBack: a host with an older copy would write it over what Ceph
 // has, or has the right to have. Each call that writes back first looks whether the record is the newest.
-func TestACallThatWritesBackFirstLooksWhetherTheRecordWasSetBack(t *testing.T) {
+func TestNothingIsWrittenBackByARecordThatWasSetBack(t *testing.T) {
 	verbs := map[string]func(*world) error{
 		"snapshot": func(w *world) error { _, err := w.snap("s", "pvc-1"); return err },
 		"clone":    func(w *world) error { return w.clone("b", "pvc-1") },
