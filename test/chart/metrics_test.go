@@ -26,6 +26,7 @@ import (
 	"github.com/escache/escache-csi/internal/orphans"
 	"github.com/escache/escache-csi/internal/placement"
 	"github.com/escache/escache-csi/internal/rbd/emptier"
+	"github.com/escache/escache-csi/internal/redundancy"
 )
 
 // metric is a row of docs/metrics.md.
@@ -270,6 +271,24 @@ func TestEveryAlertIsTested(t *testing.T) {
 			if !strings.Contains(string(rules), "/docs/alerts.md#"+strings.ToLower(alert)+"\n") {
 				t.Errorf("%s has no runbook_url to its section of docs/alerts.md", alert)
 			}
+		}
+	}
+}
+
+// TestAlertsAreProvenWithReasonsThatThereAre wants each reason for one copy that the rules' tests have to be
+// one that the metrics can have.
+func TestAlertsAreProvenWithReasonsThatThereAre(t *testing.T) {
+	tests, err := os.ReadFile("testdata/alerts/test.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile(`escache_volumes_one_copy\w*\{reason="(\w+)"`).FindAllStringSubmatch(string(tests), -1)
+	if len(named) == 0 {
+		t.Error("no reason is named")
+	}
+	for _, m := range named {
+		if !slices.Contains(redundancy.Reasons(), m[1]) {
+			t.Errorf("there is no reason %s, only %s", m[1], strings.Join(redundancy.Reasons(), ", "))
 		}
 	}
 }
