@@ -3,6 +3,7 @@ package maintenance
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -134,5 +135,44 @@ func TestEvacuateWaitsForEverySecondCopy(t *testing.T) {
 				t.Errorf("it says that all is done: %v\n%s", done, out.String())
 			}
 		})
+	}
+}
+
+// Nobody asks an older csi-controller to write back what no node has, and the host is switched off afterwards.
+func TestEvacuatePromisesNothingWhileAVolumeThatNoNodeHasIsDirtyThere(t *testing.T) {
+	left := func(change func(v *v1alpha1.CacheVolume)) *v1alpha1.CacheVolume {
+		v := second("left", v1alpha1.AuthorityCache)
+		v.Status.AttachedNode = ""
+		change(v)
+		return v
+	}
+	for name, tc := range map[string]struct {
+		of   *v1alpha1.CacheVolume
+		says string
+		err  error
+	}{
+		"dirty": {left(func(*v1alpha1.CacheVolume) {}), "1 volume that no node has is not in Ceph yet, such as left", failure.ErrTimeUp},
+		"being written back": {left(func(v *v1alpha1.CacheVolume) { v.Status.AttachedNode, v.Status.FlushEpoch = "n1", 3 }),
+			"1 volume that no node has is not in Ceph yet, such as left", failure.ErrTimeUp},
+		"clean":                       {left(func(v *v1alpha1.CacheVolume) { v.Status.Authority = v1alpha1.AuthorityCeph }), "", nil},
+		"dirty, and not needed there": {left(func(v *v1alpha1.CacheVolume) { v.Status.Outdated = []string{"n2"} }), "", nil},
+		"dirty elsewhere":             {left(func(v *v1alpha1.CacheVolume) { v.Spec.Replicas = []string{"n1", "n3"} }), "", nil},
+	} {
+		for _, copies := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, second copies %t", name, copies), func(t *testing.T) {
+				flush := drained("evacuate-n2")
+				flush.Spec.SecondCopies = copies
+				api := plugintest.Cluster(t, plugintest.Group("g"), flush, tc.of.DeepCopy())
+				var out bytes.Buffer
+				c := plugintest.Console(&out, time.Now)
+				err := runEvacuate(t.Context(), c, api, evacuating{node: "n2", copies: copies, wait: true, timeout: 10 * time.Millisecond})
+				if !errors.Is(err, tc.err) || !strings.Contains(out.String(), tc.says) {
+					t.Errorf("%v\n%s", err, out.String())
+				}
+				if done := strings.Contains(out.String(), "is in Ceph, and stays so"); done != (tc.err == nil) {
+					t.Errorf("it says that all is done: %v\n%s", done, out.String())
+				}
+			})
+		}
 	}
 }
