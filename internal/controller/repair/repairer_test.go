@@ -54,6 +54,10 @@ type notes struct {
 	of map[string]volumes.Note
 }
 
+func (n notes) Noted(_ context.Context, image volumes.ImageRef) (volumes.Note, error) {
+	return n.of[image.Image], nil
+}
+
 func newNotes() notes { return notes{of: map[string]volumes.Note{}} }
 
 func (n notes) Note(_ context.Context, _ volumes.ImageRef, note volumes.Note) error {
@@ -97,7 +101,9 @@ func newGroup(t *testing.T, size int, volumes ...attached) *world {
 			ClusterID: "c", Pool: "rbd", Image: is.name, SizeBytes: 64 * mib, CacheBytes: 64 * mib, CacheMode: v1alpha1.CacheModeWriteback,
 			Group: "g", Replicas: []string{is.holder, is.partner}, Port: int32(7800 + i), Minor: int32(100 + i),
 		}
-		v.Status = v1alpha1.CacheVolumeStatus{AttachedNode: is.holder, Epoch: 1, Authority: v1alpha1.AuthorityCache, ImageID: "id"}
+		v.Status = v1alpha1.CacheVolumeStatus{
+			Phase: v1alpha1.VolumeReady, AttachedNode: is.holder, Epoch: 1, Authority: v1alpha1.AuthorityCache, ImageID: "id",
+		}
 		objects = append(objects, v)
 	}
 	w.api = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.NodeGroup{}, &v1alpha1.CacheVolume{}).

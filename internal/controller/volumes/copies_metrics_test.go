@@ -40,13 +40,21 @@ func TestOneCopyIsExportedByReason(t *testing.T) {
 	other := volume(func(v *v1alpha1.CacheVolume) { v.Name, v.Status.Conditions[0].Reason = "other", "OfAnotherVersion" })
 	drained := volume(func(v *v1alpha1.CacheVolume) { v.Name, v.Status.Authority = "drained", v1alpha1.AuthorityCeph })
 	whole := volume(func(v *v1alpha1.CacheVolume) { v.Name, v.Status.Outdated = "whole", nil })
-	records := fake.NewClientBuilder().WithScheme(scheme).WithObjects(group, left, other, drained, whole).Build()
+	// No node has these two. Nobody fills the copy of the first; the host of the second's is gone.
+	late := func(v *v1alpha1.CacheVolume) {
+		v.Status.AttachedNode, v.Status.Conditions[0].Reason = "", v1alpha1.ReasonHostSilent
+		v.Status.Conditions[0].LastTransitionTime = metav1.NewTime(now.Add(-2 * time.Hour))
+	}
+	detached := volume(func(v *v1alpha1.CacheVolume) { late(v); v.Name = "detached" })
+	gone := volume(func(v *v1alpha1.CacheVolume) { late(v); v.Name, v.Status.Outdated = "gone", nil })
+	records := fake.NewClientBuilder().WithScheme(scheme).WithObjects(group, left, other, drained, whole, detached, gone).Build()
 	got, err := series(NewCopiesCollector(records, func() time.Time { return now }))
 	if err != nil || len(got) != 3*len(redundancy.Reasons()) {
 		t.Errorf("%v, %v", got, err)
 	}
 	for _, want := range []string{
-		"escache_volumes_one_copy HostSilent 0", "escache_volumes_one_copy HostLeftGroup 1", "escache_volumes_one_copy PeerLost 2",
+		"escache_volumes_one_copy HostReinstalled 0", "escache_volumes_one_copy HostSilent 2",
+		"escache_volumes_one_copy_oldest_seconds HostSilent 7200", "escache_volumes_one_copy HostLeftGroup 1", "escache_volumes_one_copy PeerLost 2",
 		"escache_volumes_one_copy_dirty_bytes PeerLost 4096", "escache_volumes_one_copy_oldest_seconds PeerLost 3600",
 	} {
 		if !slices.Contains(got, want) {

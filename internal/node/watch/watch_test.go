@@ -250,6 +250,20 @@ func TestAVolumeThatHasLeftHasNoTroubles(t *testing.T) {
 	}
 }
 
+// It was taken from this host by force. Nobody has written it back, and nobody fills the other copy.
+func TestAVolumeThatWasTakenAwayDirtyStillHasOneCopy(t *testing.T) {
+	w := healthyWorld(t)
+	w.lose()
+	w.polls(1)
+	w.gone = true
+	w.object.Status.AttachedNode, w.object.Status.Outdated = "", []string{"n2"}
+	w.touch()
+	w.polls(2)
+	if got := w.condition(v1alpha1.ConditionRedundant); got != "False PeerLost" {
+		t.Error(got)
+	}
+}
+
 func TestAHostWithoutVolumesIsLookedAtRarelyUntilAVolumeIsStaged(t *testing.T) {
 	w := newWorld(t)
 	if got := w.watch.pause(0); got != idleInterval {
