@@ -187,12 +187,17 @@ func (a Attachment) fromCaches(v *v1alpha1.CacheVolume, node string) (Attachment
 	case slices.Contains(current, node):
 		return a, nil
 	case len(current) == 0:
-		return Attachment{}, fmt.Errorf("volume %s has no current replica left, only %s, which lack acknowledged writes; "+
-			"discarding what is lost is a decision of its own: %w", v.Name, strings.Join(v.Spec.Replicas, " and "), ErrRefused)
+		return Attachment{}, noneLeft(v)
 	case a.Held:
 		return Attachment{}, fmt.Errorf("volume %s is attached to node %s, which has no current copy of its dirty data (%d bytes); "+
 			"detach it there, and attach it again: %w", v.Name, node, v.Status.DirtyBytes, ErrRefused)
 	default:
 		return Attachment{FlushFirst: current}, nil
 	}
+}
+
+// noneLeft says that no copy of a dirty volume is current.
+func noneLeft(v *v1alpha1.CacheVolume) error {
+	return fmt.Errorf("volume %s has no current replica left, only %s, which lack acknowledged writes; "+
+		"discarding what is lost is a decision of its own: %w", v.Name, strings.Join(v.Spec.Replicas, " and "), ErrRefused)
 }

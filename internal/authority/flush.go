@@ -13,8 +13,18 @@ import (
 
 // Flushers returns the nodes that can write their current copy back now, the best one first. The
 // current nodes are those with a current copy; reports are by node. If none can, the error says for
-// each node why not; it wraps ErrUnreachable if a host has to answer first, else ErrRefused.
+// each node why not; it wraps ErrUnreachable if a host has to answer first, else ErrRefused. If a host has
+// seen a later attachment than the record, nothing is written back: the copy that the record calls current
+// may be an old one. The error wraps ErrRecordBehind then.
 func Flushers(v *v1alpha1.CacheVolume, current []string, reports map[string]Report) ([]string, error) {
+	for node, r := range reports {
+		if errors.Is(r.doubt, ErrRecordBehind) {
+			return nil, fmt.Errorf("volume %s, node %s: %w", v.Name, node, r.doubt)
+		}
+	}
+	if len(current) == 0 {
+		return nil, noneLeft(v)
+	}
 	var able, reasons []string
 	because := ErrRefused
 	for _, node := range current {

@@ -19,6 +19,8 @@ func disk(state escache.DiskState) answer {
 func TestFlushers(t *testing.T) {
 	silent := answer{Err: errors.New("no route")}
 	absent := answer{Status: escache.VolumeStatus{State: escache.StateAbsent}}
+	later := disk("UpToDate")
+	later.Status.Epoch = 99
 	for _, tc := range []struct {
 		name    string
 		current []string
@@ -37,6 +39,11 @@ func TestFlushers(t *testing.T) {
 		{"not asked", []string{"n1"}, nil, nil, ErrUnreachable, "nobody has asked it"},
 		{"replica lost", []string{"n1"}, map[string]answer{"n1": absent}, nil, ErrRefused, "no replica any more"},
 		{"fenced, and not rebooted", []string{"n1"}, map[string]answer{"n1": holding(escache.StateConnected)}, nil, ErrRefused, "rebooted"},
+		{"none is current", nil, map[string]answer{"n1": disk("UpToDate"), "n2": disk("UpToDate")}, nil, ErrRefused, "no current replica left"},
+		{"a host has seen a later attachment", []string{"n1", "n2"}, map[string]answer{"n1": later, "n2": disk("UpToDate")}, nil,
+			ErrRecordBehind, "n1"},
+		{"a host that does not count has seen a later attachment", []string{"n2"}, map[string]answer{"n1": later, "n2": disk("UpToDate")}, nil,
+			ErrRecordBehind, "n1"},
 		{"one fenced, one silent", []string{"n1", "n2"}, map[string]answer{"n1": holding(escache.StateError), "n2": silent}, nil,
 			ErrUnreachable, "n2 does not answer"},
 	} {
@@ -47,7 +54,8 @@ func TestFlushers(t *testing.T) {
 			if !errors.Is(err, tc.err) || (tc.err == nil) != (err == nil) || !slices.Equal(got, tc.want) {
 				t.Fatalf("got %v, %v", got, err)
 			}
-			if err != nil && (!strings.Contains(err.Error(), tc.says) || !strings.Contains(err.Error(), "4096 bytes")) {
+			told := errors.Is(err, ErrRecordBehind) || len(tc.current) == 0 || err != nil && strings.Contains(err.Error(), "4096 bytes")
+			if err != nil && (!strings.Contains(err.Error(), tc.says) || !told) {
 				t.Errorf("it says: %v", err)
 			}
 		})

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
@@ -28,12 +27,7 @@ func (s *service) delete(ctx context.Context, id string) error {
 	if err := ownsImage(v); err != nil {
 		return err
 	}
-	if v.Status.FlushAttached() {
-		if err := s.FinishFlush(ctx, v); err != nil {
-			return err
-		}
-	}
-	if v.Status.AttachedNode != "" {
+	if v.Status.AttachedNode != "" && !v.Status.FlushAttached() {
 		return fmt.Errorf("volume %s is attached to node %s and has to be detached first: %w",
 			id, v.Status.AttachedNode, volumes.ErrRefused)
 	}
@@ -41,14 +35,9 @@ func (s *service) delete(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := s.Settle(ctx, v); err != nil {
-		return err
-	}
-	if !authority.InCeph(v) {
-		// Once its claim is gone, no node can attach it any more.
-		if err := s.WriteBack(ctx, v, authority.Current(v)); err != nil {
-			return fmt.Errorf("volume %s is written back before it is deleted: %w", id, err)
-		}
+	// Once its claim is gone, no node can attach it any more.
+	if err := s.WriteBackDetached(ctx, v); err != nil {
+		return fmt.Errorf("volume %s is written back before it is deleted: %w", id, err)
 	}
 	if err := s.UpToDate(ctx, v); err != nil {
 		return err

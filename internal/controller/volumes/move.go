@@ -117,32 +117,17 @@ func (s *Steps) open(ctx context.Context, group string) error {
 // leavable has the volume's data written back, and returns an error unless all of it is in Ceph and no
 // node has the volume.
 func (s *Steps) leavable(ctx context.Context, v *v1alpha1.CacheVolume) error {
-	switch {
-	case v.Status.Phase != v1alpha1.VolumeReady || !v.DeletionTimestamp.IsZero():
-		return fmt.Errorf("volume %s is being made, released or deleted: %w", v.Name, ErrRefused)
-	case v.BeingReleased():
-		return fmt.Errorf("volume %s is being released: %w", v.Name, ErrRefused)
-	case meta.IsStatusConditionTrue(v.Status.Conditions, v1alpha1.ConditionRecordBehindDisks):
-		return fmt.Errorf("volume %s: a host has data that the record does not know; see docs/restore-etcd.md: %w", v.Name, ErrRefused)
+	if err := usable(v); err != nil {
+		return err
 	}
-	if v.Status.FlushAttached() {
-		if err := s.FinishFlush(ctx, v); err != nil {
-			return err
-		}
-	}
-	if v.Status.AttachedNode != "" {
+	if v.Status.AttachedNode != "" && !v.Status.FlushAttached() {
 		return authority.Movable(v, nil) // no host is asked for that
 	}
 	if v.Status.Repair != nil {
 		return fmt.Errorf("volume %s: a lost copy was being replaced, which has to end first: %w", v.Name, ErrBusy)
 	}
-	if _, err := s.Settle(ctx, v); err != nil {
-		return err
-	}
-	if !authority.InCeph(v) {
-		if err := s.WriteBack(ctx, v, authority.Current(v)); err != nil {
-			return fmt.Errorf("volume %s is written back before it is moved: %w", v.Name, err)
-		}
+	if err := s.WriteBackDetached(ctx, v); err != nil {
+		return fmt.Errorf("volume %s is written back before it is moved: %w", v.Name, err)
 	}
 	if err := s.notSetBack(ctx, v); err != nil {
 		return err

@@ -73,25 +73,15 @@ func (s *Steps) releasable(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	if v.Status.Move != nil {
 		return fmt.Errorf("volume %s is moving to group %s: %w", v.Name, v.Status.Move.Group, ErrBusy)
 	}
-	if v.Status.FlushAttached() {
-		if err := s.FinishFlush(ctx, v); err != nil {
-			return err
-		}
-	}
-	if node := v.Status.AttachedNode; node != "" {
+	if node := v.Status.AttachedNode; node != "" && !v.Status.FlushAttached() {
 		return fmt.Errorf("volume %s is attached to node %s; stop the pods that use it, and wait until it is detached: %w",
 			v.Name, node, ErrRefused)
 	}
 	if err := errors.Join(s.withoutSnapshots(ctx, v.Name), s.WithoutClones(ctx, v.Name)); err != nil {
 		return err
 	}
-	if _, err := s.Settle(ctx, v); err != nil {
-		return err
-	}
-	if !authority.InCeph(v) {
-		if err := s.WriteBack(ctx, v, authority.Current(v)); err != nil {
-			return fmt.Errorf("volume %s is written back before it is released: %w", v.Name, err)
-		}
+	if err := s.WriteBackDetached(ctx, v); err != nil {
+		return fmt.Errorf("volume %s is written back before it is released: %w", v.Name, err)
 	}
 	if err := s.notSetBack(ctx, v); err != nil {
 		return err

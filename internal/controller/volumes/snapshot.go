@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/pause"
@@ -83,25 +82,15 @@ func (s *Steps) TakeSnapshots(ctx context.Context, sources []SnapshotSource, lon
 // prepareSnapshot writes back what is dirty: all of it of a detached volume; of an attached one as
 // much as I/O that goes on allows.
 func (s *Steps) prepareSnapshot(ctx context.Context, v *v1alpha1.CacheVolume, longest time.Duration) error {
-	if v.Status.FlushAttached() {
-		if err := s.FinishFlush(ctx, v); err != nil {
-			return err
-		}
-	}
 	if v.Status.UncachedAttached() {
 		return fmt.Errorf("volume %s is attached without a cache to node %s, where nothing can suspend its I/O; stop its pod, or wait "+
 			"until it runs in group %s again: %w", v.Name, v.Status.AttachedNode, v.Spec.Group, ErrRefused)
 	}
-	if v.Status.AttachedNode != "" {
+	if v.Status.AttachedNode != "" && !v.Status.FlushAttached() {
 		return s.flushUntilHoldable(ctx, v, v.Status.AttachedNode, longest)
 	}
-	if _, err := s.Settle(ctx, v); err != nil {
+	if err := s.WriteBackDetached(ctx, v); err != nil {
 		return err
-	}
-	if !authority.InCeph(v) {
-		if err := s.WriteBack(ctx, v, authority.Current(v)); err != nil {
-			return err
-		}
 	}
 	return s.notSetBack(ctx, v)
 }
@@ -124,7 +113,7 @@ func (s *Steps) flushUntilHoldable(ctx context.Context, v *v1alpha1.CacheVolume,
 		if held || dirty != nil && *dirty <= holdableDirty {
 			return nil // what is held is clean
 		}
-		if dirty != nil && flushTime(ctx) < flushBite+longest {
+		if dirty != nil && flushTime(ctx, flushLongest) < flushBite+longest {
 			return fmt.Errorf("node %s writes it back, %s are left; the repeated call goes on: %w",
 				node, v1alpha1.HumanBytes(*dirty), ErrBusy)
 		}
@@ -244,7 +233,7 @@ func (h *holding) mayWait(ctx context.Context) bool {
 	if len(h.sources) > 1 && time.Since(h.begun) > h.longest/2 {
 		return false
 	}
-	return flushTime(ctx) >= h.longest
+	return flushTime(ctx, flushLongest) >= h.longest
 }
 
 // lasted checks that the hold of a volume has not ended.

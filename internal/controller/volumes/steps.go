@@ -85,6 +85,10 @@ const (
 	comparison    = "comparison with the image's metadata"
 )
 
+// WritingBack is the operation in which csi-controller has a volume written back that no pod has. It takes
+// seconds, and then another one may have its turn.
+const WritingBack = "write-back without a pod"
+
 // Reports are the names of those operations.
 func Reports() []string { return []string{moveReport, releaseReport, resizeReport, comparison} }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
@@ -15,20 +16,96 @@ import (
 )
 
 const (
-	// flushLongest bounds a flush if the caller sets no deadline.
+	// flushLongest bounds a flush that a call waits for.
 	flushLongest = time.Minute
 	// flushMargin is the part of a call's time that is kept for stopping the device and for the
 	// answer.
 	flushMargin = 5 * time.Second
 )
 
+// UnfinishedError says that the time was up before everything was in Ceph. The next call goes on. It is
+// ErrBusy.
+type UnfinishedError struct {
+	Volume, Node string
+	LeftBytes    int64
+}
+
+func (e *UnfinishedError) Error() string {
+	return fmt.Sprintf("node %s writes back volume %s, %d bytes (%s) are left; the repeated call goes on: %v",
+		e.Node, e.Volume, e.LeftBytes, v1alpha1.HumanBytes(e.LeftBytes), ErrBusy)
+}
+
+// Unwrap makes errors.Is true for ErrBusy.
+func (e *UnfinishedError) Unwrap() error { return ErrBusy }
+
+// WriteBackDetached has the cache of a volume written back that no pod has. Afterwards everything is in
+// Ceph, and no node has the volume. No pod is needed for that: a host with a current copy does it. One bite
+// takes at most longest, apart from connecting the device. Then the error is an *UnfinishedError. A volume
+// that a node has is authority.ErrAttached.
+func (l *Locked) WriteBackDetached(ctx context.Context, id string, longest time.Duration) error {
+	_, err := under(l, id, WritingBack, func() (struct{}, error) {
+		return struct{}{}, l.steps.ReportBehind(ctx, id, l.steps.writeBackUsable(ctx, id, longest))
+	})
+	return err
+}
+
+func (s *Steps) writeBackUsable(ctx context.Context, id string, longest time.Duration) error {
+	v, err := s.Volume(ctx, id)
+	if err != nil {
+		return err
+	}
+	if err := usable(v); err != nil {
+		return err
+	}
+	return s.writeBackDetached(ctx, v, longest)
+}
+
+// usable refuses a volume that is not there for its users now, or whose record is not the newest.
+func usable(v *v1alpha1.CacheVolume) error {
+	switch {
+	case v.Status.Phase == v1alpha1.VolumeConflict:
+		return fmt.Errorf("volume %s: nothing proves which of its copies counts: kubectl escache adopt --all says how to decide: %w",
+			v.Name, ErrRefused)
+	case v.Status.Phase != v1alpha1.VolumeReady || !v.DeletionTimestamp.IsZero():
+		return fmt.Errorf("volume %s is being made, released or deleted: %w", v.Name, ErrRefused)
+	case v.BeingReleased():
+		return fmt.Errorf("volume %s is being released: %w", v.Name, ErrRefused)
+	case meta.IsStatusConditionTrue(v.Status.Conditions, v1alpha1.ConditionRecordBehindDisks):
+		return fmt.Errorf("volume %s: a host has data that the record does not know; see docs/restore-etcd.md: %w", v.Name, ErrRefused)
+	}
+	return nil
+}
+
+// WriteBackDetached is that of Locked, without its checks and in one long bite, for a caller that holds the
+// lock of the volume.
+func (s *Steps) WriteBackDetached(ctx context.Context, v *v1alpha1.CacheVolume) error {
+	return s.writeBackDetached(ctx, v, flushLongest)
+}
+
+func (s *Steps) writeBackDetached(ctx context.Context, v *v1alpha1.CacheVolume, longest time.Duration) error {
+	switch {
+	case v.Status.FlushAttached():
+		return s.resumeFlush(ctx, v, longest)
+	case v.Status.AttachedNode != "":
+		return fmt.Errorf("volume %s: node %s has it, and writes it back itself: %w", v.Name, v.Status.AttachedNode, authority.ErrAttached)
+	}
+	if _, err := s.Settle(ctx, v); err != nil || authority.InCeph(v) {
+		return err
+	}
+	return s.writeBack(ctx, v, authority.Current(v), longest)
+}
+
 // WriteBack makes a node with a current copy write back what is dirty, so that the truth is in
 // Ceph. That node gets the volume as any other would, by compare-and-swap and with an epoch of its
 // own. So no other node can have it meanwhile, and after a crash the record says what to go on
 // with.
 func (s *Steps) WriteBack(ctx context.Context, v *v1alpha1.CacheVolume, current []string) error {
+	return s.writeBack(ctx, v, current, flushLongest)
+}
+
+func (s *Steps) writeBack(ctx context.Context, v *v1alpha1.CacheVolume, current []string, longest time.Duration) error {
 	if v.Status.FlushAttached() {
-		return s.FinishFlush(ctx, v)
+		return s.resumeFlush(ctx, v, longest)
 	}
 	reports := s.Reports(ctx, v, v.Spec.Replicas)
 	// The flush gets an epoch of its own. Afterwards nothing could tell that the record was set back.
@@ -54,7 +131,7 @@ func (s *Steps) WriteBack(ctx context.Context, v *v1alpha1.CacheVolume, current 
 			return err
 		}
 		crashpoint.Reach("flush/attached")
-		if err = s.finishFlush(ctx, v); err == nil || v.Status.FlushAttached() {
+		if err = s.finishFlush(ctx, v, longest); err == nil || v.Status.FlushAttached() {
 			return err
 		}
 		failures = append(failures, err)
@@ -62,22 +139,23 @@ func (s *Steps) WriteBack(ctx context.Context, v *v1alpha1.CacheVolume, current 
 	return errors.Join(failures...)
 }
 
-// FinishFlush goes on with a flush from wherever it was, and ends its attachment once everything is
-// in Ceph. The attachment also ends if the node cannot flush, so that another one can try. It stays
-// if only time is missing. A record that was set back to during a flush is refused.
-func (s *Steps) FinishFlush(ctx context.Context, v *v1alpha1.CacheVolume) error {
+// resumeFlush goes on with a flush that the record has under way, unless the record was set back to that.
+func (s *Steps) resumeFlush(ctx context.Context, v *v1alpha1.CacheVolume, longest time.Duration) error {
 	if err := s.newest(ctx, v, s.Reports(ctx, v, s.ReadyReplicas(v))); err != nil {
 		return err
 	}
-	return s.finishFlush(ctx, v)
+	return s.finishFlush(ctx, v, longest)
 }
 
-func (s *Steps) finishFlush(ctx context.Context, v *v1alpha1.CacheVolume) error {
+// finishFlush goes on with a flush from wherever it was, and ends its attachment once everything is
+// in Ceph. The attachment also ends if the node cannot flush, so that another one can try. It stays
+// if only time is missing.
+func (s *Steps) finishFlush(ctx context.Context, v *v1alpha1.CacheVolume, longest time.Duration) error {
 	if err := s.Connectable(ctx, v); err != nil {
 		return err
 	}
 	node := v.Status.AttachedNode
-	failure := s.flush(ctx, v, node)
+	failure := s.flush(ctx, v, node, longest)
 	switch Code(failure) { //nolint:exhaustive // the rest is the node's own trouble
 	case codes.Aborted, codes.DeadlineExceeded, codes.Canceled:
 		return failure
@@ -98,7 +176,7 @@ func (s *Steps) finishFlush(ctx context.Context, v *v1alpha1.CacheVolume) error 
 }
 
 // flush connects the volume on a node, writes back its cache and stops the device.
-func (s *Steps) flush(ctx context.Context, v *v1alpha1.CacheVolume, node string) error {
+func (s *Steps) flush(ctx context.Context, v *v1alpha1.CacheVolume, node string, longest time.Duration) error {
 	if _, err := s.abandon(ctx, v, node); err != nil {
 		return err
 	}
@@ -107,7 +185,7 @@ func (s *Steps) flush(ctx context.Context, v *v1alpha1.CacheVolume, node string)
 		return fmt.Errorf("connect volume %s on node %s to write it back: %w", v.Name, node, err)
 	}
 	crashpoint.Reach("flush/connected")
-	longest := flushTime(ctx)
+	longest = flushTime(ctx, longest)
 	if longest < time.Second {
 		return fmt.Errorf("volume %s is connected on node %s, and the call's time is up before it is written back; "+
 			"the repeated call goes on: %w", v.Name, node, ErrBusy)
@@ -117,8 +195,7 @@ func (s *Steps) flush(ctx context.Context, v *v1alpha1.CacheVolume, node string)
 		return fmt.Errorf("write back volume %s on node %s: %w", v.Name, node, err)
 	}
 	if !flushed.Clean {
-		return fmt.Errorf("node %s writes back volume %s, %d bytes (%s) are left; the repeated call goes on: %w",
-			node, v.Name, flushed.DirtyBytes, v1alpha1.HumanBytes(flushed.DirtyBytes), ErrBusy)
+		return &UnfinishedError{Volume: v.Name, Node: node, LeftBytes: flushed.DirtyBytes}
 	}
 	crashpoint.Reach("flush/flushed")
 	if err := s.Hosts.Stop(ctx, node, cachevolume.Ref(v)); err != nil {
@@ -129,11 +206,11 @@ func (s *Steps) flush(ctx context.Context, v *v1alpha1.CacheVolume, node string)
 }
 
 // flushTime returns how long a flush may take so that the call can still be answered.
-func flushTime(ctx context.Context) time.Duration {
+func flushTime(ctx context.Context, longest time.Duration) time.Duration {
 	if deadline, ok := ctx.Deadline(); ok {
-		return min(flushLongest, time.Until(deadline)-flushMargin)
+		return min(longest, time.Until(deadline)-flushMargin)
 	}
-	return flushLongest
+	return longest
 }
 
 // again reads a volume again after a long call, because csi-node writes its status too. It fails
