@@ -59,7 +59,8 @@ type CacheFlushSpec struct {
 
 	PersistentVolumeClaim *ClaimReference `json:"persistentVolumeClaim,omitempty"`
 
-	// Node selects every volume attached to this node.
+	// Node selects every volume attached to this node, and every dirty volume that no pod has and that
+	// has a current copy there.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -70,7 +71,7 @@ type CacheFlushSpec struct {
 	// the deletion of the CacheFlush each of them writes back again once its copy here is current.
 	SecondCopies bool `json:"secondCopies,omitempty"`
 
-	// NodeGroup selects every attached volume of this group.
+	// NodeGroup selects every volume of this group that is attached, and every dirty one that no pod has.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253

@@ -95,6 +95,12 @@ func (s *CacheVolumeStatus) LeftDirty() bool {
 	return s.AttachedNode == "" && s.Authority == AuthorityCache
 }
 
+// WithoutPod reports whether no pod has the volume, and its cache may hold dirty data. csi-controller may be
+// having it written back.
+func (v *CacheVolume) WithoutPod() bool {
+	return v.Status.Authority == AuthorityCache && (v.Status.AttachedNode == "" || v.Status.FlushAttached())
+}
+
 // OutdatedWithout returns the outdated nodes except one. It never returns nil, which a patch would
 // write as null.
 func (s *CacheVolumeStatus) OutdatedWithout(node string) []string {

@@ -244,7 +244,7 @@ func (p parts) assemble(ctx context.Context) error {
 	})
 	flushes := cacheflush.New(cacheflush.Config{
 		Client: p.writer, Live: p.manager.GetAPIReader(), Hosts: p.hosts,
-		Drain:  drainer,
+		Flusher: volumes.NewLocked(steps, p.locks), Drain: drainer,
 		Events: p.manager.GetEventRecorder("escache-csi-controller"), Log: p.log.With("component", "cacheflush"), Now: time.Now,
 		Pass: 2 * time.Second, Verify: 10 * time.Second, Parallel: 8, Volumes: 64,
 	})

@@ -19,6 +19,7 @@ import (
 	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/controller/drain"
 	"github.com/escache/escache-csi/internal/controller/pace"
+	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
 // each calls do for 0 to n-1, with at most parallel calls at once.
@@ -138,12 +139,8 @@ func (r *Reconciler) step(
 		return done(now, "it is not attached, and everything is in Ceph")
 	case v.Status.UncachedAttached():
 		return done(now, "it is attached without a cache, and everything is in Ceph")
-	case at == "":
-		now.Phase, now.LeftBytes = v1alpha1.FlushFailed, v.Status.DirtyBytes
-		now.Message = fmt.Sprintf("it is not attached, and the cache on %s may have data that Ceph does not have; "+
-			"start its pod once, which flushes it",
-			strings.Join(v.Spec.Replicas, " and "))
-		return now
+	case at == "" || v.Status.FlushAttached():
+		return r.writeBack(ctx, now, at, longest)
 	}
 	owner := v1alpha1.FlushOwner(f.Name)
 	if f.Spec.Node != "" && !selects(f.Spec, v) {
@@ -179,6 +176,25 @@ func (r *Reconciler) step(
 		return done(now, "")
 	}
 	return r.settle(ctx, now)
+}
+
+// writeBack takes a bite of the write-back of a volume that no pod has. A host with a current copy does it.
+func (r *Reconciler) writeBack(
+	ctx context.Context, now v1alpha1.FlushedVolume, at string, longest time.Duration,
+) v1alpha1.FlushedVolume {
+	err := r.Flusher.WriteBackDetached(ctx, now.Name, longest)
+	unfinished, goesOn := errors.AsType[*volumes.UnfinishedError](err)
+	now.Phase, now.Node = v1alpha1.FlushRunning, at // also of one that was drained before
+	switch {
+	case err == nil:
+		return done(now, "no node has it, and everything is in Ceph now")
+	case goesOn:
+		now.Node, now.LeftBytes = unfinished.Node, unfinished.LeftBytes
+		now.TotalBytes = max(now.TotalBytes, now.LeftBytes)
+		return now
+	default:
+		return waiting(now, err)
+	}
 }
 
 func (r *Reconciler) settle(ctx context.Context, now v1alpha1.FlushedVolume) v1alpha1.FlushedVolume {

@@ -41,15 +41,21 @@ type Hosts interface {
 	Flush(ctx context.Context, node string, volume escache.VolumeRef, longest time.Duration) (*escache.FlushResponse, error)
 }
 
+// Flusher has volumes written back that no pod has; *volumes.Locked.
+type Flusher interface {
+	WriteBackDetached(ctx context.Context, volume string, longest time.Duration) error
+}
+
 // Config holds what a Reconciler needs.
 type Config struct {
-	Client client.Client // reads from a cache
-	Live   client.Reader
-	Hosts  Hosts
-	Drain  *drain.Drainer
-	Events events.EventRecorder
-	Log    *slog.Logger
-	Now    func() time.Time
+	Client  client.Client // reads from a cache
+	Live    client.Reader
+	Hosts   Hosts
+	Flusher Flusher
+	Drain   *drain.Drainer
+	Events  events.EventRecorder
+	Log     *slog.Logger
+	Now     func() time.Time
 
 	// Pass is how long a pass lasts, in whole seconds. Progress is written at its end.
 	Pass time.Duration
@@ -109,15 +115,13 @@ func (r *Reconciler) concerned(ctx context.Context, o client.Object) []reconcile
 			names = append(names, name)
 		}
 	}
-	if v.Status.AttachedNode != "" {
-		all := &v1alpha1.CacheFlushList{}
-		if err := r.Client.List(ctx, all); err != nil {
-			r.Log.WarnContext(ctx, "a drain of the volume's node may learn of it late", "volume", v.Name, "error", err)
-		}
-		for i := range all.Items {
-			if f := &all.Items[i]; f.Spec.Mode == v1alpha1.FlushModeDrain && f.Spec.Node != "" && selects(f.Spec, v) {
-				names = append(names, f.Name)
-			}
+	all := &v1alpha1.CacheFlushList{}
+	if err := r.Client.List(ctx, all); err != nil {
+		r.Log.WarnContext(ctx, "a drain of the volume's node may learn of it late", "volume", v.Name, "error", err)
+	}
+	for i := range all.Items {
+		if f := &all.Items[i]; f.Spec.Mode == v1alpha1.FlushModeDrain && f.Spec.Node != "" && selects(f.Spec, v) {
+			names = append(names, f.Name)
 		}
 	}
 	slices.Sort(names)

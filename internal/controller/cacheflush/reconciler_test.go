@@ -296,28 +296,6 @@ func TestDrainEndsWithTheMoveOfTheVolume(t *testing.T) {
 	}
 }
 
-func TestDetachedVolume(t *testing.T) {
-	w := newWorld(t)
-	for _, mode := range []v1alpha1.FlushMode{v1alpha1.FlushModeFlush, v1alpha1.FlushModeDrain} {
-		for _, place := range []v1alpha1.Authority{v1alpha1.AuthorityCeph, v1alpha1.AuthorityCache} {
-			name := strings.ToLower(string(mode) + "-" + string(place))
-			v := w.attach(name, "n1", mib)
-			v.Status.AttachedNode, v.Status.Authority = "", place
-			must(t, w.api.Status().Update(t.Context(), v))
-			w.flush(v1alpha1.CacheFlushSpec{Volume: name, Mode: mode})
-			s := of(t, w.pass(), name)
-			if place == v1alpha1.AuthorityCeph && s.Phase != v1alpha1.FlushComplete {
-				t.Errorf("%s: %+v", name, s)
-			}
-			if place == v1alpha1.AuthorityCache && (s.Phase != v1alpha1.FlushFailed || !strings.Contains(s.Message, "n1 and n3")) {
-				t.Errorf("%s: %+v", name, s)
-			}
-			w.remove()
-			w.pass()
-		}
-	}
-}
-
 func TestFinishedIsRemovedInTime(t *testing.T) {
 	w := newWorld(t)
 	w.attach("a", "n1", mib)

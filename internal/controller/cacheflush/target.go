@@ -92,7 +92,7 @@ func (r *Reconciler) target(ctx context.Context, spec v1alpha1.CacheFlushSpec, l
 			return nil, err
 		}
 		return all(ctx, from, live, func(v *v1alpha1.CacheVolume) bool {
-			return v.Spec.Group == spec.NodeGroup && v.Status.AttachedNode != ""
+			return v.Spec.Group == spec.NodeGroup && (v.Status.AttachedNode != "" || v.WithoutPod())
 		})
 	}
 }

@@ -1,6 +1,7 @@
 package cacheflush
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -24,6 +25,8 @@ import (
 	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/controller/drain"
 	"github.com/escache/escache-csi/internal/controller/hosts"
+	"github.com/escache/escache-csi/internal/controller/reservation"
+	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/operation"
 	"github.com/escache/escache-csi/test/hosttest"
 )
@@ -74,13 +77,23 @@ func (w *world) wait(d time.Duration) {
 func (w *world) restart() {
 	log := slog.New(slog.NewTextHandler(w.t.Output(), nil))
 	h := hosts.New(w.api, w.api, hosts.Options{Port: w.fleet.Port, Log: log})
-	w.r = New(Config{
-		Client: w.api, Live: w.api, Hosts: h, Events: w.events, Log: log, Now: w.now,
-		Drain: drain.New(drain.Config{
-			Client: w.api, Live: w.api, Hosts: h, Locks: operation.NewLocks(time.Now), Now: w.now,
-		}),
-		Pass: time.Second, Verify: 10 * time.Second, Parallel: 4, Volumes: 16,
+	locks := operation.NewLocks(time.Now)
+	steps := volumes.NewSteps(volumes.Config{
+		Cached: w.api, Live: w.api, Images: images{}, Hosts: h, Events: w.events, Log: log, Now: w.now,
+		Book: reservation.NewBook(reservation.Slots{}),
 	})
+	w.r = New(Config{
+		Client: w.api, Live: w.api, Hosts: h, Events: w.events, Log: log, Now: w.now, Flusher: volumes.NewLocked(steps, locks),
+		Drain: drain.New(drain.Config{Client: w.api, Live: w.api, Hosts: h, Locks: locks, Now: w.now}),
+		Pass:  time.Second, Verify: 10 * time.Second, Parallel: 4, Volumes: 16,
+	})
+}
+
+// images is a Ceph whose images have no metadata. Nothing else of it is asked for.
+type images struct{ volumes.Images }
+
+func (images) Noted(context.Context, volumes.ImageRef) (volumes.Note, error) {
+	return volumes.Note{}, nil
 }
 
 // attach makes a volume that is connected on a node with so much dirty.

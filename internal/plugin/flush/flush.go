@@ -34,7 +34,8 @@ func Command(c *console.Console) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "flush [PVC]",
 		Short: "Write dirty caches back to Ceph",
-		Long: "Write the caches of a claim, a volume, a node or a group back to Ceph.\n\n" +
+		Long: "Write the caches of a claim, a volume, a node or a group back to Ceph. A volume that no node has needs no pod for that:\n" +
+			"a host with a current copy writes it back.\n\n" +
 			"With --drain, new writes go through to Ceph from then on: the volume stays clean and can move at once. This ends when\n" +
 			"the volume has moved, or with kubectl delete cacheflush NAME.",
 		Example: `  kubectl escache flush data-app-0 -n shop --wait
@@ -48,8 +49,8 @@ func Command(c *console.Console) *cobra.Command {
 		RunE: func(command *cobra.Command, args []string) error { return run(command.Context(), c, f, args) },
 	}
 	flags := command.Flags()
-	flags.StringVar(&f.node, "node", "", "flush all volumes that are attached to this node")
-	flags.StringVar(&f.group, "group", "", "flush all attached volumes of this NodeGroup")
+	flags.StringVar(&f.node, "node", "", "flush all volumes that are attached to this node, and those that no node has with a copy there")
+	flags.StringVar(&f.group, "group", "", "flush all volumes of this NodeGroup")
 	flags.StringVar(&f.volume, "volume", "", "flush the CacheVolume of this name")
 	flags.BoolVar(&f.drain, "drain", false, "let new writes go through to Ceph from then on")
 	flags.BoolVar(&f.wait, "wait", false, "wait until it is done, and show progress")

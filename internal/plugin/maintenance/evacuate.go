@@ -39,7 +39,8 @@ func Evacuate(c *console.Console) *cobra.Command {
 			"through to Ceph until kubectl escache uncordon. Pods keep running. You may repeat the command.\n\n" +
 			"Volumes that are attached elsewhere and have their second copy there are drained too, so that they survive the loss of\n" +
 			"another host meanwhile. After kubectl escache uncordon each of them writes back again once that copy is current.\n" +
-			"With --protect=none they go on with one copy.",
+			"With --protect=none they go on with one copy.\n\n" +
+			"Volumes that no node has, and whose data is not all in Ceph, are written back if they have a current copy there.",
 		Example: "  kubectl escache evacuate n1 --wait && kubectl drain n1 --ignore-daemonsets --delete-emptydir-data",
 		Args:    console.OneArg("NODE"),
 		RunE: func(command *cobra.Command, args []string) error {
@@ -94,12 +95,15 @@ func runEvacuate(ctx context.Context, c *console.Console, api client.WithWatch, 
 	if err := flush.Follow(ctx, c, api, drain.Name, e.timeout); err != nil {
 		return err
 	}
-	if drain.Spec.SecondCopies {
-		if err := followCopies(ctx, c, api, drain.Name, e.node, e.timeout-c.Now().Sub(began)); err != nil {
-			return err
-		}
+	unprotected, err := followOthers(ctx, c, api, drain, e.timeout-c.Now().Sub(began))
+	if err != nil {
+		return err
 	}
-	c.Printf("everything on node %s is in Ceph, and stays so: kubectl drain %s need not wait for caches\n", e.node, e.node)
+	what := "everything on node " + e.node
+	if unprotected {
+		what = "everything that is attached to node " + e.node + ", or to no node,"
+	}
+	c.Printf("%s is in Ceph, and stays so: kubectl drain %s need not wait for caches\n", what, e.node)
 	return nil
 }
 
@@ -142,7 +146,19 @@ func secondCopies(volumes []v1alpha1.CacheVolume, node string) []*v1alpha1.Cache
 	var out []*v1alpha1.CacheVolume
 	for i := range volumes {
 		v := &volumes[i]
-		if at := v.Status.AttachedNode; at != "" && at != node && v.Spec.HasReplica(node) {
+		at := v.Status.AttachedNode
+		if at != "" && at != node && !v.Status.FlushAttached() && v.Spec.HasReplica(node) {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// withoutPod returns the dirty volumes that no pod has and that have a current copy on the node.
+func withoutPod(volumes []v1alpha1.CacheVolume, node string) []*v1alpha1.CacheVolume {
+	var out []*v1alpha1.CacheVolume
+	for i := range volumes {
+		if v := &volumes[i]; v.WithoutPod() && v.Spec.HasReplica(node) && !v.Status.IsOutdated(node) {
 			out = append(out, v)
 		}
 	}
@@ -164,27 +180,55 @@ func printSecondCopies(c *console.Console, of []*v1alpha1.CacheVolume, spec v1al
 	}
 }
 
-// followCopies waits until the record of every volume with its second copy on the node says that Ceph
-// has everything. A volume may have come there after the CacheFlush was done with those it knew.
-func followCopies(ctx context.Context, c *console.Console, api client.Reader, drain, node string, timeout time.Duration) error {
+// followOthers waits until the records say that Ceph has everything of the volumes that have a copy on the
+// node and are not attached to it: those that no node has and, if that was asked for, those that have their
+// second copy there. A volume may have come there after the CacheFlush was done with those it knew, and an
+// older csi-controller looks at attached ones only. unprotected means that second copies there are not
+// waited for, and Ceph does not have all their data.
+func followOthers(
+	ctx context.Context, c *console.Console, api client.Reader, drain *v1alpha1.CacheFlush, timeout time.Duration,
+) (unprotected bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, max(timeout, console.PollInterval))
 	defer cancel()
-	last := -1
-	return console.Poll(ctx, console.PollInterval/2, func() (bool, error) {
+	said, node := "", drain.Spec.Node
+	err = console.Poll(ctx, console.PollInterval/2, func() (bool, error) {
 		volumes := &v1alpha1.CacheVolumeList{}
 		if err := api.List(ctx, volumes); err != nil {
 			return false, err
 		}
-		all := secondCopies(volumes.Items, node)
+		all, left := secondCopies(volumes.Items, node), withoutPod(volumes.Items, node)
 		open := slices.DeleteFunc(slices.Clone(all), authority.InCeph)
-		switch {
-		case len(open) == 0 && len(all) > 0:
-			c.Printf("volumes with their second copy on node %s: all %d write through to Ceph, which has everything\n", node, len(all))
-		case len(open) > 0 && len(open) != last:
-			c.Printf("volumes with their second copy on node %s: %d of %d are not in Ceph yet, such as %s\n",
-				node, len(open), len(all), open[0].Name)
-			last = len(open)
+		unprotected = !drain.Spec.SecondCopies && len(open) > 0
+		if !drain.Spec.SecondCopies {
+			all, open = nil, nil
 		}
-		return len(open) == 0, nil
-	}, func() error { return flush.NotFinished(ctx, drain, timeout) })
+		if says := others(node, all, open, left); says != said {
+			c.Printf("%s", says)
+			said = says
+		}
+		return len(open)+len(left) == 0, nil
+	}, func() error { return flush.NotFinished(ctx, drain.Name, timeout) })
+	return unprotected, err
+}
+
+// others says how far the volumes are that are not attached to the node. open are those of all that are not
+// in Ceph yet, and left those that no node has.
+func others(node string, all, open, left []*v1alpha1.CacheVolume) string {
+	var says string
+	switch {
+	case len(open) > 0:
+		says = fmt.Sprintf("volumes with their second copy on node %s: %d of %d are not in Ceph yet, such as %s\n",
+			node, len(open), len(all), open[0].Name)
+	case len(all) > 0:
+		says = fmt.Sprintf("volumes with their second copy on node %s: all %d write through to Ceph, which has everything\n",
+			node, len(all))
+	}
+	switch len(left) {
+	case 0:
+	case 1:
+		says += fmt.Sprintf("1 volume that no node has is not in Ceph yet: %s\n", left[0].Name)
+	default:
+		says += fmt.Sprintf("%d volumes that no node has are not in Ceph yet, such as %s\n", len(left), left[0].Name)
+	}
+	return says
 }

@@ -151,9 +151,9 @@ func TestEvacuatePromisesNothingWhileAVolumeThatNoNodeHasIsDirtyThere(t *testing
 		says string
 		err  error
 	}{
-		"dirty": {left(func(*v1alpha1.CacheVolume) {}), "1 volume that no node has is not in Ceph yet, such as left", failure.ErrTimeUp},
+		"dirty": {left(func(*v1alpha1.CacheVolume) {}), "1 volume that no node has is not in Ceph yet: left", failure.ErrTimeUp},
 		"being written back": {left(func(v *v1alpha1.CacheVolume) { v.Status.AttachedNode, v.Status.FlushEpoch = "n1", 3 }),
-			"1 volume that no node has is not in Ceph yet, such as left", failure.ErrTimeUp},
+			"1 volume that no node has is not in Ceph yet: left", failure.ErrTimeUp},
 		"clean":                       {left(func(v *v1alpha1.CacheVolume) { v.Status.Authority = v1alpha1.AuthorityCeph }), "", nil},
 		"dirty, and not needed there": {left(func(v *v1alpha1.CacheVolume) { v.Status.Outdated = []string{"n2"} }), "", nil},
 		"dirty elsewhere":             {left(func(v *v1alpha1.CacheVolume) { v.Spec.Replicas = []string{"n1", "n3"} }), "", nil},
@@ -173,6 +173,25 @@ func TestEvacuatePromisesNothingWhileAVolumeThatNoNodeHasIsDirtyThere(t *testing
 					t.Errorf("it says that all is done: %v\n%s", done, out.String())
 				}
 			})
+		}
+	}
+}
+
+func TestEvacuateDoesNotPromiseForSecondCopiesThatItLeavesAlone(t *testing.T) {
+	for truth, says := range map[v1alpha1.Authority]string{
+		v1alpha1.AuthorityCache: "everything that is attached to node n2, or to no node, is in Ceph, and stays so",
+		v1alpha1.AuthorityCeph:  "everything on node n2 is in Ceph, and stays so",
+	} {
+		flush := drained("evacuate-n2")
+		flush.Spec.SecondCopies = false
+		api := plugintest.Cluster(t, plugintest.Group("g"), flush, second("a", truth))
+		var out bytes.Buffer
+		c := plugintest.Console(&out, time.Now)
+		if err := runEvacuate(t.Context(), c, api, evacuating{node: "n2", wait: true, timeout: time.Second}); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(out.String(), says) {
+			t.Errorf("%s:\n%s", truth, out.String())
 		}
 	}
 }

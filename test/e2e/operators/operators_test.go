@@ -56,9 +56,8 @@ func TestOperators(t *testing.T) {
 	t.Run("a benchmark", w.benchmark)
 	w.attach(t, "data-app-0", "n1", 20*mib)
 	w.attach(t, "data-app-1", "n2", 20*mib)
-	lost := w.volume(t, "data-app-1")
-	lost.Status.AttachedNode = ""
-	must(t, w.api.Status().Update(t.Context(), lost))
+	w.attach(t, "data-app-2", "n1", 20*mib)
+	w.leave(t, "data-app-2", "n1")
 	for _, name := range []string{"a", "b"} { // a flush of what is written to all the time does not end well, as it should
 		w.fleet.Hosts["n1"].Load(ref(name), escachetest.Traffic{})
 	}

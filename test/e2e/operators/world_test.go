@@ -39,6 +39,7 @@ import (
 	"github.com/escache/escache-csi/internal/controller/hosts"
 	"github.com/escache/escache-csi/internal/controller/nodegroup"
 	"github.com/escache/escache-csi/internal/controller/reservation"
+	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/operation"
 	"github.com/escache/escache-csi/internal/plugin"
 	"github.com/escache/escache-csi/test/hosttest"
@@ -127,17 +128,23 @@ func (w *world) lead(t *testing.T) {
 	h := hosts.New(m.GetClient(), m.GetAPIReader(), hosts.Options{Port: w.fleet.Port, Log: logger})
 	locks := operation.NewLocks(time.Now)
 	events := m.GetEventRecorder("test")
-	must(t, cacheflush.New(cacheflush.Config{
-		Client: m.GetClient(), Live: m.GetAPIReader(), Hosts: h, Events: events, Log: logger, Now: time.Now,
-		Drain: drain.New(drain.Config{Client: m.GetClient(), Live: m.GetAPIReader(), Hosts: h, Locks: locks, Now: time.Now}),
-		Pass:  2 * time.Second, Verify: 3 * time.Second, Parallel: 4, Volumes: 16,
-	}).SetupWithManager(m))
 	book := reservation.NewBook(reservation.Slots{
 		Ports: reservation.Range{First: 7800, Last: 8799}, Minors: reservation.Range{First: 100, Last: 1099},
 	})
+	guard := nodegroup.NewGuard(m.GetClient(), m.GetAPIReader(), book)
+	steps := volumes.NewSteps(volumes.Config{
+		Cached: m.GetClient(), Live: m.GetAPIReader(), Images: images{}, Hosts: h, Book: book, Groups: guard, Events: events, Log: logger,
+		Now: time.Now,
+	})
+	must(t, cacheflush.New(cacheflush.Config{
+		Client: m.GetClient(), Live: m.GetAPIReader(), Hosts: h, Events: events, Log: logger, Now: time.Now,
+		Flusher: volumes.NewLocked(steps, locks),
+		Drain:   drain.New(drain.Config{Client: m.GetClient(), Live: m.GetAPIReader(), Hosts: h, Locks: locks, Now: time.Now}),
+		Pass:    2 * time.Second, Verify: 3 * time.Second, Parallel: 4, Volumes: 16,
+	}).SetupWithManager(m))
 	must(t, nodegroup.New(nodegroup.Config{
 		Client: m.GetClient(), Live: m.GetAPIReader(), Hosts: h, Locks: locks, Events: events, Log: logger, Now: time.Now,
-		Book: book, Guard: nodegroup.NewGuard(m.GetClient(), m.GetAPIReader(), book),
+		Book: book, Guard: guard,
 		Poll: time.Second, Patience: time.Second, Quiet: time.Second, Parallel: 1,
 	}).SetupWithManager(m))
 	ctx, stop := context.WithCancel(context.Background())
@@ -149,6 +156,13 @@ func (w *world) lead(t *testing.T) {
 		}
 	}()
 	w.root.Cleanup(w.retire) // not of a subtest that starts another leader
+}
+
+// images is a Ceph whose images have no metadata. Nothing else of it is asked for.
+type images struct{ volumes.Images }
+
+func (images) Noted(context.Context, volumes.ImageRef) (volumes.Note, error) {
+	return volumes.Note{}, nil
 }
 
 // retire ends the controllers.
@@ -186,6 +200,16 @@ func (w *world) attach(t *testing.T, name, node string, dirty int64) {
 	h.Write(ref(name), dirty)
 	w.link(node, partner, name, true)
 	w.bind(t, name)
+}
+
+// leave takes a volume from its node by force. It is dirty there, and the other copy is old.
+func (w *world) leave(t *testing.T, name, node string) {
+	t.Helper()
+	w.fleet.Hosts[node].Release(ref(name))
+	w.fleet.Hosts[node].Write(ref(name), 20*mib)
+	v := w.volume(t, name)
+	v.Status.AttachedNode, v.Status.Outdated = "", []string{"n3"}
+	must(t, w.api.Status().Update(t.Context(), v))
 }
 
 // link plays DRBD's link to a volume's second copy, as the node with the volume sees it.
