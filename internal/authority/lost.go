@@ -50,6 +50,21 @@ func CopyLossOf(v *v1alpha1.CacheVolume, node string, own Answer, holder Report)
 			return DiskLost
 		}
 	}
+	return absenceOf(v, node, own)
+}
+
+// StandbyLossOf judges a copy of a volume that no pod has, by what its own host says. The record may count the
+// copy, and the host may be wrong. So the answer is a reason to have another copy written back, and none to
+// replace this one or to drop it.
+func StandbyLossOf(v *v1alpha1.CacheVolume, node string, own Answer) CopyLoss {
+	if r := Heard(v, node, own.Status, own.Err); r.known && r.status.DiskState.Lost() {
+		return DiskLost
+	}
+	return absenceOf(v, node, own)
+}
+
+// absenceOf judges what a host says that has nothing of the volume.
+func absenceOf(v *v1alpha1.CacheVolume, node string, own Answer) CopyLoss {
 	s, id := own.Status, v.Status.HostID(node)
 	told := own.Err == nil && s.State == escache.StateAbsent && s.Node == node && s.HostID != "" && s.Epoch <= v.Status.Epoch
 	switch {

@@ -75,3 +75,33 @@ func TestACopyIsLostOnlyByProof(t *testing.T) {
 		t.Errorf("a copy whose machine is not on record is %q", got)
 	}
 }
+
+func TestAStandbyIsLostByWhatItsOwnHostSays(t *testing.T) {
+	v := volume(func(s *v1alpha1.CacheVolumeStatus) {
+		inCache(s)
+		s.Epoch, s.Hosts = 7, []v1alpha1.ReplicaHost{{Node: "n2", HostID: "its own"}}
+	})
+	own := func(state escache.State, disk escache.DiskState, id string) Answer {
+		return Answer{Status: escache.VolumeStatus{State: state, DiskState: disk, Node: "n2", HostID: id, Epoch: 7}}
+	}
+	later := own(escache.StateStandby, escache.DiskDiskless, "its own")
+	later.Status.Epoch = 8
+	for _, tc := range []struct {
+		name string
+		own  Answer
+		want CopyLoss
+	}{
+		{"it is well", own(escache.StateStandby, escache.DiskUpToDate, "its own"), NoLoss},
+		{"nobody confirms it", own(escache.StateStandby, escache.DiskConsistent, "its own"), NoLoss},
+		{"its disk has failed", own(escache.StateError, escache.DiskDiskless, "its own"), DiskLost},
+		{"another machine's disk has failed", own(escache.StateError, escache.DiskDiskless, "another"), NoLoss},
+		{"a later attachment's disk has failed", later, NoLoss},
+		{"the replica is gone", own(escache.StateAbsent, "", "its own"), ReplicaGone},
+		{"the host has other disks", own(escache.StateAbsent, "", "another"), OtherMachine},
+		{"it does not answer", Answer{Err: errors.New("no route")}, NoLoss},
+	} {
+		if got := StandbyLossOf(v, "n2", tc.own); got != tc.want {
+			t.Errorf("%s: got %q, want %q", tc.name, got, tc.want)
+		}
+	}
+}

@@ -20,10 +20,15 @@ import (
 type Evidence struct {
 	// Asked means that the hosts were asked.
 	Asked bool
+	// Node has the copy that all this is about, if the record counts that copy: no pod has the volume, and
+	// the copy cannot be used. Empty: it is about the copy that is on record as outdated.
+	Node string
 	// Loss is what the host of the copy and the holder prove.
 	Loss authority.CopyLoss
 	// Silent is when the host of the copy was last seen, if it does not answer now and has not for long.
 	Silent time.Time
+	// Lately means that Silent is not so long ago that the host counts as lost.
+	Lately bool
 	// Deleted means that Kubernetes has no node of that name.
 	Deleted bool
 	// Away means that the host answers, and that the copy has been without a link for long.
@@ -34,7 +39,8 @@ type Evidence struct {
 type Finding struct {
 	// Reason is one of v1alpha1's reasons of ConditionRedundant.
 	Reason string
-	// Lost is the node whose copy is not current; empty if there are two.
+	// Lost is the node whose copy is not current, or cannot be used while no pod has the volume. It is empty
+	// if there are two copies, and where only a condition speaks of one.
 	Lost string
 	// Message is for people.
 	Message string
@@ -50,22 +56,32 @@ type Finding struct {
 }
 
 // Whole reports whether there are two current copies, or none is needed.
-func (f Finding) Whole() bool { return f.Lost == "" }
+func (f Finding) Whole() bool { return f.Reason == "" || f.Reason == v1alpha1.ReasonTwoCopies }
 
 // Of judges one volume. group is its NodeGroup, nil if that is not known.
 func Of(v *v1alpha1.CacheVolume, group *v1alpha1.NodeGroup, e Evidence) Finding {
-	s := &v.Status
 	lost := Lost(v)
-	if lost == "" {
-		return Finding{Reason: v1alpha1.ReasonTwoCopies, Message: "every acknowledged write is on two hosts or in Ceph"}
+	if lost == "" && v.WithoutPod() {
+		lost = e.Node
 	}
-	f := Finding{Lost: lost, InCeph: authority.InCeph(v), Since: since(v)}
+	found := recorded(v)
+	if lost == "" && (!v.WithoutPod() || e.Asked || found == nil) {
+		return Finding{Reason: v1alpha1.ReasonTwoCopies, Message: TwoCopies}
+	}
+	f := Finding{Lost: lost, InCeph: authority.InCeph(v), Since: since(v, e)}
 	if !f.InCeph {
-		f.ExposedBytes = s.DirtyBytes
+		f.ExposedBytes = v.Status.DirtyBytes
+	}
+	if lost == "" { // csi-controller has asked the hosts, and this is what it found
+		f.Reason, f.Message = found.Reason, found.Message
+		return f
 	}
 	f.Reason, f.Message, f.Proven = why(v, lost, group, e)
 	return f
 }
+
+// TwoCopies is the message where nothing is wrong.
+const TwoCopies = "every acknowledged write is on two hosts or in Ceph"
 
 // Lost returns the node whose copy of the volume is not current, or "". A volume that is in Ceph needs no
 // copy while it is detached, or attached without a cache: the next attachment in its group creates its
@@ -82,31 +98,40 @@ func Lost(v *v1alpha1.CacheVolume) string {
 	return ""
 }
 
-// recorded is the condition, if it counts: csi-node keeps it only while the volume is attached.
+// recorded is the condition, if it counts. csi-node keeps it while the volume is attached, and csi-controller
+// while it is dirty and no node has it.
 func recorded(v *v1alpha1.CacheVolume) *metav1.Condition {
 	c := meta.FindStatusCondition(v.Status.Conditions, v1alpha1.ConditionRedundant)
-	if v.Status.AttachedNode == "" || c == nil || c.Status != metav1.ConditionFalse {
+	if v.Status.AttachedNode == "" && !v.WithoutPod() || c == nil || c.Status != metav1.ConditionFalse {
 		return nil
 	}
 	return c
 }
 
-func since(v *v1alpha1.CacheVolume) time.Time {
+func since(v *v1alpha1.CacheVolume, e Evidence) time.Time {
 	if c := recorded(v); c != nil {
 		return c.LastTransitionTime.Time
 	}
 	if r := v.Status.Repair; r != nil {
 		return r.Since.Time
 	}
-	return time.Time{}
+	return e.Silent
 }
 
 func why(v *v1alpha1.CacheVolume, lost string, group *v1alpha1.NodeGroup, e Evidence) (reason, message string, proven bool) {
+	// Nobody fills a copy while no pod has the volume.
+	old := v.WithoutPod() && v.Status.IsOutdated(lost)
 	if reason, message = found(v, lost, group, e); reason != "" {
-		return reason, message, reason != v1alpha1.ReasonPeerOutdated
+		silent := reason == v1alpha1.ReasonHostSilent || reason == v1alpha1.ReasonHostDeleted
+		return reason, message, old || reason != v1alpha1.ReasonPeerOutdated && !(silent && e.Lately)
 	}
 	c := recorded(v)
 	switch {
+	case old && (c == nil || c.Reason == v1alpha1.ReasonPeerOutdated || e.Asked && Explains(c.Reason, v1alpha1.ReasonPeerLost)):
+		return v1alpha1.ReasonPeerOutdated, fmt.Sprintf("the copy on %s is not current, and nobody fills it while no node has the volume",
+			lost), true
+	case old:
+		return c.Reason, c.Message, true
 	case c == nil:
 		return v1alpha1.ReasonPeerOutdated, fmt.Sprintf("the copy on %s is not current", lost), false
 	case e.Asked && Explains(c.Reason, v1alpha1.ReasonPeerLost): // it was so, and is not any more
@@ -125,7 +150,7 @@ func found(v *v1alpha1.CacheVolume, lost string, group *v1alpha1.NodeGroup, e Ev
 	case lost == v.Status.AttachedNode:
 		return say(v1alpha1.ReasonLocalDiskLost, "the disk of the copy on %s has failed: the pod there works with the copy on %s, over "+
 			"the network", lost, authority.Partner(v, lost))
-	case repair != nil && repair.Substitute == lost && e.Loss == authority.NoLoss && e.Silent.IsZero() && !e.Away:
+	case !v.WithoutPod() && repair != nil && repair.Substitute == lost && e.Loss == authority.NoLoss && e.Silent.IsZero() && !e.Away:
 		return say(v1alpha1.ReasonPeerOutdated, "a new copy is being made on %s", lost)
 	case e.Loss == authority.DiskLost:
 		return say(v1alpha1.ReasonPeerDiskLost, "the disk of the copy on %s has failed", lost)

@@ -3,7 +3,9 @@ package repair
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -98,7 +100,7 @@ func (r *Repairer) examine(ctx context.Context, all []v1alpha1.CacheVolume, sigh
 	group.SetLimit(workers)
 	for i := range all {
 		v := &all[i]
-		if _, asked := v.Annotations[v1alpha1.AnnotationRepair]; v.Status.AttachedNode == "" && !asked {
+		if _, asked := v.Annotations[v1alpha1.AnnotationRepair]; v.Status.AttachedNode == "" && !asked && !v.WithoutPod() {
 			continue
 		}
 		group.Go(func() error {
@@ -119,6 +121,10 @@ func (r *Repairer) examineOne(ctx context.Context, v *v1alpha1.CacheVolume, of *
 	var group *v1alpha1.NodeGroup
 	if of != nil {
 		seen.Paused, group = of.pause, of.group
+	}
+	if v.WithoutPod() {
+		seen.Finding, seen.Stuck = r.copies(ctx, v, of, asked)
+		return seen
 	}
 	lost := redundancy.Lost(v)
 	if lost == "" {
@@ -157,6 +163,78 @@ func (r *Repairer) evidence(ctx context.Context, v *v1alpha1.CacheVolume, of *si
 	making := v.Status.Repair != nil && v.Status.Repair.Substitute == lost
 	e.Away = r.apart(v.Name, lost, own.Err == nil && authority.Unlinked(report, lost), asked && !making)
 	return e
+}
+
+// brief is how long a host may be away before a volume that no pod has counts as one with one copy: as long
+// as escached may be restarted for.
+const brief = time.Minute
+
+// copies finds out about the copies of a dirty volume that no pod has: what there is to tell, and why nobody
+// can write it back. Each host is asked that may answer.
+func (r *Repairer) copies(ctx context.Context, v *v1alpha1.CacheVolume, of *sight, asked bool) (redundancy.Finding, string) {
+	var (
+		group *v1alpha1.NodeGroup
+		e     redundancy.Evidence
+		stuck []string
+		able  bool
+	)
+	if of != nil {
+		group = of.group
+	}
+	outdated := redundancy.Lost(v)
+	for _, node := range v.Spec.Replicas {
+		found, why := r.standby(ctx, v, of, node, asked)
+		lost := found.Loss != authority.NoLoss || !found.Silent.IsZero() || why != "" && group != nil && left(v, group, node)
+		switch {
+		case node == outdated:
+			e = found
+		case lost && outdated == "" && e.Node == "":
+			e = found
+			e.Node = node
+		}
+		if v.Status.IsOutdated(node) {
+			continue
+		}
+		able = able || why == ""
+		stuck = append(stuck, why)
+	}
+	e.Asked = true
+	finding := redundancy.Of(v, group, e)
+	if able {
+		return finding, ""
+	}
+	return finding, "nobody can write it back now: " + strings.Join(stuck, ", and ")
+}
+
+func left(v *v1alpha1.CacheVolume, group *v1alpha1.NodeGroup, node string) bool {
+	return slices.Contains(redundancy.Left(v, group), node)
+}
+
+// standby finds out about one copy of a volume that no pod has. why says why the host cannot write it back;
+// it is empty if it may be able to.
+func (r *Repairer) standby(
+	ctx context.Context, v *v1alpha1.CacheVolume, of *sight, node string, asked bool,
+) (e redundancy.Evidence, why string) {
+	if of != nil {
+		if a, away := of.away[node]; away {
+			gone := r.Now().Sub(a.lastSeen)
+			if !a.lastSeen.IsZero() && (gone >= brief || asked) {
+				e.Silent, e.Deleted, e.Lately = a.lastSeen, a.deleted, !asked && (r.After == 0 || gone < r.After)
+			}
+			return e, fmt.Sprintf("node %s does not answer", node)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.Ask)
+	defer cancel()
+	var own authority.Answer
+	own.Status, own.Err = r.Hosts.Status(ctx, node, cachevolume.Ref(v))
+	if e.Loss = authority.StandbyLossOf(v, node, own); e.Loss != authority.NoLoss {
+		return e, fmt.Sprintf("node %s has lost its copy (%s)", node, e.Loss)
+	}
+	if own.Err != nil {
+		return e, fmt.Sprintf("node %s does not answer", node)
+	}
+	return e, ""
 }
 
 // apartness is since when the copy on a node was seen without a link.

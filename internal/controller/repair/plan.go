@@ -27,6 +27,7 @@ const (
 	Substitute Action = "Replacing"  // give the lost replica's place to another node, or to the same one again
 	Copy       Action = "Copying"    // have the holder copy
 	Finish     Action = "Finishing"  // both copies are current: end the write-through
+	Flush      Action = "Flushing"   // no pod has it: a host with a current copy writes it back
 	End        Action = "Superseded" // the attachment it was for is over: take the repair off the record
 )
 
@@ -50,6 +51,8 @@ type Seen struct {
 	// Silent says that the partner's host has been gone for long, although the record still counts its
 	// copy. Empty: it has not.
 	Silent string
+	// Stuck says why nobody can write the volume back that no pod has. Empty: somebody may be able to.
+	Stuck string
 	// Paused says why nothing is replaced in the volume's group now. Empty: nothing speaks against it.
 	Paused string
 	// Asked means that somebody wants the volume repaired now.
@@ -80,6 +83,9 @@ func Judge(v *v1alpha1.CacheVolume, seen Seen, policy Policy, now time.Time) Ste
 		return Step{Action: End, Holder: holder, Lost: repair.Lost,
 			Reason: "the attachment it was for is over; the next attachment creates replicas where it can"}
 	}
+	if v.WithoutPod() {
+		return withoutPod(v, seen, policy)
+	}
 	if !working || !v.DeletionTimestamp.IsZero() {
 		return Step{}
 	}
@@ -98,6 +104,29 @@ func Judge(v *v1alpha1.CacheVolume, seen Seen, policy Policy, now time.Time) Ste
 	}
 	if step.Action == Nothing {
 		return Step{}
+	}
+	return step
+}
+
+// withoutPod judges a dirty volume that no pod has. Nobody fills its second copy, and nobody writes to it. So
+// what only one host has goes to Ceph, and the next attachment creates two copies. That is not held up by a
+// pause, as a drain is not: it replaces nothing.
+func withoutPod(v *v1alpha1.CacheVolume, seen Seen, policy Policy) Step {
+	step := Step{Action: Flush, Holder: v.Status.AttachedNode, Lost: seen.Lost, Reason: seen.Message}
+	begun := v.Status.FlushAttached()
+	switch {
+	case v.Status.Phase != v1alpha1.VolumeReady || !v.DeletionTimestamp.IsZero() || v.BeingReleased():
+		return Step{} // who makes, deletes or releases it, writes it back
+	case policy.After == 0 && !seen.Asked:
+		return Step{}
+	case begun:
+		// Also one that somebody else has begun, and that nobody waits for any more.
+		step.Reason = fmt.Sprintf("node %s writes it back, and no pod has it", step.Holder)
+	case !seen.Proven || len(authority.Current(v)) == 0:
+		return Step{}
+	case seen.Stuck != "":
+		step.Action = Wait
+		step.Reason += "; " + seen.Stuck
 	}
 	return step
 }
@@ -233,4 +262,16 @@ func copying(busy map[string]string, nodes ...string) string {
 		parts = append(parts, fmt.Sprintf("node %s is copying volume %s", node, busy[node]))
 	}
 	return strings.Join(parts, ", ")
+}
+
+// AdmitFlushes chooses which volumes without a pod may be written back now. Those that have begun go on. Of
+// the others the first come first, as long as there are no more than parallel; one always may, because what has
+// begun may be stuck. For the others the answer says what they wait for.
+func AdmitFlushes(begun, others []string, parallel int) (waiting map[string]string) {
+	waiting = map[string]string{}
+	free := max(parallel-len(begun), 1)
+	for _, name := range others[min(free, len(others)):] {
+		waiting[name] = fmt.Sprintf("%d volumes are written back already", len(begun)+free)
+	}
+	return waiting
 }

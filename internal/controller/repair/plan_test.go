@@ -203,6 +203,95 @@ func TestJudgeOfOtherLosses(t *testing.T) {
 	}
 }
 
+// No pod has these volumes, and they are dirty.
+func TestJudgeOfAVolumeWithoutAPod(t *testing.T) {
+	left := func(v *v1alpha1.CacheVolume) { v.Status.Phase, v.Status.AttachedNode = v1alpha1.VolumeReady, "" }
+	whole := func(v *v1alpha1.CacheVolume) { left(v); v.Status.Outdated = nil }
+	flushing := func(v *v1alpha1.CacheVolume) {
+		whole(v)
+		v.Status.AttachedNode, v.Status.FlushEpoch = "n1", v.Status.Epoch
+	}
+	but := func(change func(*v1alpha1.CacheVolume), more func(*v1alpha1.CacheVolume)) func(*v1alpha1.CacheVolume) {
+		return func(v *v1alpha1.CacheVolume) { change(v); more(v) }
+	}
+	asked := redundancy.Evidence{Asked: true}
+	of := func(e redundancy.Evidence) redundancy.Evidence { e.Asked, e.Node = true, "n2"; return e }
+	long, late := of(redundancy.Evidence{Silent: now.Add(-time.Hour)}), of(redundancy.Evidence{Silent: now, Lately: true})
+	off := func(p *Policy) { p.After = 0 }
+	wants, paused := func(s *Seen) { s.Asked = true }, func(s *Seen) { s.Paused = "two hosts are away" }
+	stuck := func(s *Seen) { s.Stuck = "nobody answers" }
+	for _, tc := range []struct {
+		name   string
+		change func(*v1alpha1.CacheVolume)
+		e      redundancy.Evidence
+		seen   func(*Seen)
+		policy func(*Policy)
+		want   Action
+		says   string
+	}{
+		{"both copies are there", whole, asked, nil, nil, Nothing, ""},
+		{"one is old", left, asked, nil, nil, Flush, "nobody fills it"},
+		{"a host is silent", whole, long, nil, nil, Flush, "node n2 has not answered since"},
+		{"a host is silent, and not for long", whole, late, nil, nil, Nothing, ""},
+		{"a disk has failed", whole, of(redundancy.Evidence{Loss: authority.DiskLost}), nil, nil, Flush, "the disk of the copy on n2"},
+		{"a host came back empty", whole, of(redundancy.Evidence{Loss: authority.OtherMachine}), nil, nil, Flush, "other disks"},
+		{"nobody can do it", left, asked, stuck, nil, Wait, "nobody answers"},
+		{"no copy is current", but(left, func(v *v1alpha1.CacheVolume) { v.Status.Outdated = []string{"n1", "n2"} }), asked, nil, nil, Nothing, ""},
+		{"all is in Ceph", but(left, func(v *v1alpha1.CacheVolume) { v.Status.Authority = v1alpha1.AuthorityCeph }), asked, nil, nil, Nothing, ""},
+		{"it is being written back", flushing, asked, nil, nil, Flush, "node n1 writes it back"},
+		{"it is, and its host is silent: that is how it is taken from there", flushing, long, stuck, nil, Flush, "node n1 writes it back"},
+		{"a repair is on record", but(left, begun), asked, nil, nil, End, "the attachment it was for is over"},
+		{"a repair is on record, and it is being written back", but(flushing, begun), asked, nil, nil, End, "the attachment it was for is over"},
+
+		{"off", left, asked, nil, off, Nothing, ""},
+		{"off, and begun", flushing, asked, nil, off, Nothing, ""},
+		{"off, and asked for", left, asked, wants, off, Flush, ""},
+		{"asked for, and both copies are there", whole, asked, wants, nil, Nothing, ""},
+		{"a pause holds up what replaces a copy, and this does not", left, asked, paused, nil, Flush, ""},
+		{"drains are off, and this slows nobody down", left, asked, nil, func(p *Policy) { p.Drain = false }, Flush, ""},
+
+		{"being made", but(left, func(v *v1alpha1.CacheVolume) { v.Status.Phase = "" }), asked, nil, nil, Nothing, ""},
+		{"nobody knows which copy counts", but(left, func(v *v1alpha1.CacheVolume) { v.Status.Phase = v1alpha1.VolumeConflict }), asked, nil, nil, Nothing, ""},
+		{"being deleted", but(left, func(v *v1alpha1.CacheVolume) { v.DeletionTimestamp = new(metav1.NewTime(now)) }), asked, nil, nil, Nothing, ""},
+		{"being released", but(left, func(v *v1alpha1.CacheVolume) { v.Spec.Release = true }), asked, nil, nil, Nothing, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			policy := Policy{After: time.Minute, Drain: true, Patience: time.Hour, Parallel: 2}
+			if tc.policy != nil {
+				tc.policy(&policy)
+			}
+			v := volume(tc.change)
+			seen := Seen{Finding: redundancy.Of(v, group, tc.e)}
+			if tc.seen != nil {
+				tc.seen(&seen)
+			}
+			got := Judge(v, seen, policy, now)
+			if got.Action != tc.want || !strings.Contains(got.Reason, tc.says) || (got.Reason == "") != (tc.want == Nothing) {
+				t.Errorf("got %+v, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestAdmitFlushes(t *testing.T) {
+	for _, tc := range []struct {
+		name          string
+		begun, others []string
+		parallel      int
+		waits         []string
+	}{
+		{"none", nil, nil, 2, nil},
+		{"as many as may", nil, []string{"a", "b", "c"}, 2, []string{"c"}},
+		{"what has begun goes on", []string{"x"}, []string{"a", "b"}, 2, []string{"b"}},
+		{"however many have begun, one more may", []string{"x", "y", "z"}, []string{"a", "b"}, 2, []string{"b"}},
+		{"there is room for all", []string{"x"}, []string{"a", "b"}, 4, nil},
+	} {
+		if got := slices.Sorted(maps.Keys(AdmitFlushes(tc.begun, tc.others, tc.parallel))); !slices.Equal(got, tc.waits) {
+			t.Errorf("%s: %q wait, want %q", tc.name, got, tc.waits)
+		}
+	}
+}
+
 func TestPause(t *testing.T) {
 	for _, tc := range []struct {
 		members, away int

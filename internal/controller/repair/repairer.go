@@ -1,9 +1,11 @@
 package repair
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -25,6 +27,7 @@ type Volumes interface {
 	Substitutes(v *v1alpha1.CacheVolume, lost string, place volumes.Place) ([]string, error)
 	Substitute(ctx context.Context, id string, epoch int64, lost, substitute string, place volumes.Place) error
 	Copy(ctx context.Context, id string, epoch int64) (volumes.Copying, error)
+	WriteBackDetached(ctx context.Context, id string, longest time.Duration) error
 }
 
 // Drainer makes volumes write through; *drain.Drainer.
@@ -73,6 +76,8 @@ type Repairer struct {
 	paused map[string]string    // by group, why it is paused
 	// unlinked is since when a copy that is not current was seen without a link, by volume.
 	unlinked map[string]apartness
+	// flushed is when a volume without a pod was last to be written back.
+	flushed map[string]time.Time
 	// paces measure how fast volumes are drained, by volume.
 	paces map[string]*pace.Meter
 }
@@ -81,7 +86,7 @@ type Repairer struct {
 func New(config Config) *Repairer {
 	return &Repairer{
 		Config: config, said: map[string]time.Time{}, paused: map[string]string{}, unlinked: map[string]apartness{},
-		paces: map[string]*pace.Meter{},
+		flushed: map[string]time.Time{}, paces: map[string]*pace.Meter{},
 	}
 }
 
@@ -151,7 +156,7 @@ func (r *Repairer) judge(volumes []v1alpha1.CacheVolume, found map[string]Seen) 
 		v := &volumes[i]
 		w := &work{volume: v, seen: found[v.Name]}
 		w.step = Judge(v, w.seen, r.Policy, r.Now())
-		if w.step.Action != Nothing || repairing(v) || w.seen.Asked || w.explains() {
+		if w.step.Action != Nothing || repairing(v) || w.seen.Asked || w.explains() || w.redundant(v) != nil {
 			works = append(works, w)
 		}
 		if w.step.Action != Substitute && w.step.Action != Copy {
@@ -170,10 +175,32 @@ func (r *Repairer) judge(volumes []v1alpha1.CacheVolume, found map[string]Seen) 
 		return strings.Compare(a.Name, b.Name)
 	})
 	admitted, waiting := Admit(candidates, r.Parallel)
+	maps.Copy(waiting, r.admitFlushes(works))
 	for _, w := range works {
 		w.to, w.hold = admitted[w.volume.Name], waiting[w.volume.Name]
 	}
 	return works
+}
+
+// admitFlushes says which volumes without a pod are not written back now, and why. Those that were tried
+// longest ago come first.
+func (r *Repairer) admitFlushes(works []*work) (waiting map[string]string) {
+	var begun, others []string
+	for _, w := range works {
+		switch {
+		case w.step.Action != Flush:
+		case w.step.Holder != "":
+			begun = append(begun, w.volume.Name)
+		default:
+			others = append(others, w.volume.Name)
+		}
+	}
+	r.mu.Lock()
+	slices.SortFunc(others, func(a, b string) int {
+		return cmp.Or(r.flushed[a].Compare(r.flushed[b]), strings.Compare(a, b))
+	})
+	r.mu.Unlock()
+	return AdmitFlushes(begun, others, r.Parallel)
 }
 
 // candidate says which nodes can get a volume's copy. One that is on record stays the one, unless it

@@ -39,6 +39,26 @@ func (w *work) explains() bool {
 	return is(c.Reason) && is(f.Reason)
 }
 
+// redundant returns the condition Redundant that a volume which no node has is to get, nil if it is as it
+// should be, or csi-node's. Once all is in Ceph nothing is wrong, whatever was seen before.
+func (w *work) redundant(v *v1alpha1.CacheVolume) *metav1.Condition {
+	if v.Status.AttachedNode != "" {
+		return nil
+	}
+	is := meta.FindStatusCondition(v.Status.Conditions, v1alpha1.ConditionRedundant)
+	wanted := metav1.Condition{
+		Type: v1alpha1.ConditionRedundant, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonTwoCopies, Message: redundancy.TwoCopies,
+	}
+	one := v.WithoutPod() && !w.seen.Whole()
+	if one {
+		wanted.Status, wanted.Reason, wanted.Message = metav1.ConditionFalse, w.seen.Reason, w.seen.Message
+	}
+	if is != nil && is.Status == wanted.Status && is.Reason == wanted.Reason || !one && (is == nil || is.Status != metav1.ConditionFalse) {
+		return nil
+	}
+	return &wanted
+}
+
 // report writes the volume's conditions, and emits an Event for each change of the step.
 func (r *Repairer) report(ctx context.Context, w *work, progress string) error {
 	wanted := metav1.Condition{Type: v1alpha1.ConditionRepairing, Status: metav1.ConditionTrue, Reason: string(w.step.Action)}
@@ -52,7 +72,7 @@ func (r *Repairer) report(ctx context.Context, w *work, progress string) error {
 	is := meta.FindStatusCondition(w.volume.Status.Conditions, wanted.Type)
 	changed := is == nil || is.Status != wanted.Status || is.Reason != wanted.Reason
 	changed = changed && (is != nil || w.step.Action != Nothing)
-	explains := w.explains()
+	explains := w.explains() || w.redundant(w.volume) != nil
 	if !changed && !explains && (is == nil || is.Message == wanted.Message || !r.mayWrite(w.volume.Name)) {
 		return nil
 	}
@@ -78,6 +98,9 @@ func (r *Repairer) report(ctx context.Context, w *work, progress string) error {
 
 // explain puts on record why there is one copy, unless the record has changed so that this is not known.
 func (w *work) explain(v *v1alpha1.CacheVolume) bool {
+	if c := w.redundant(v); c != nil {
+		return meta.SetStatusCondition(&v.Status.Conditions, *c)
+	}
 	if now := (&work{volume: v, seen: w.seen}); !now.explains() {
 		return false
 	}
@@ -93,7 +116,7 @@ func (r *Repairer) tell(v *v1alpha1.CacheVolume, action Action, note string) {
 	case Nothing:
 		note = "the repair is over"
 		r.forget(v.Name)
-	case Begin, Wait:
+	case Begin, Wait, Flush:
 		kind = corev1.EventTypeWarning
 	case Drain, Substitute, Copy, Finish, End:
 	}
@@ -124,6 +147,7 @@ func (r *Repairer) forget(volume string) {
 	defer r.mu.Unlock()
 	delete(r.said, volume)
 	delete(r.unlinked, volume)
+	delete(r.flushed, volume)
 	delete(r.paces, volume)
 }
 
@@ -158,7 +182,7 @@ func groupCondition(g *v1alpha1.NodeGroup, works []*work, of *sight) metav1.Cond
 	if total == 0 {
 		return metav1.Condition{
 			Type: v1alpha1.GroupRedundant, Status: metav1.ConditionTrue, Reason: ReasonNone,
-			Message: "no attached volume waits for a second replica",
+			Message: "no volume waits for a second replica",
 		}
 	}
 	var parts []string
@@ -168,7 +192,7 @@ func groupCondition(g *v1alpha1.NodeGroup, works []*work, of *sight) metav1.Cond
 		}
 	}
 	var counts []string
-	for _, a := range []Action{Begin, Drain, Substitute, Copy, Finish, Wait} {
+	for _, a := range []Action{Begin, Drain, Substitute, Copy, Finish, Flush, Wait} {
 		if doing[a] > 0 {
 			counts = append(counts, fmt.Sprintf("%d %s", doing[a], strings.ToLower(string(a))))
 		}

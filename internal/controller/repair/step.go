@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
@@ -38,6 +39,13 @@ func (r *Repairer) work(ctx context.Context, w *work) {
 		progress, err = r.copy(ctx, w)
 	case Finish:
 		err = r.finish(ctx, w)
+	case Flush:
+		switch {
+		case w.hold != "":
+			w.step.Action, progress = Wait, w.hold
+		case w.redundant(w.volume) == nil: // else that is put on record first: once a node has it, that node speaks
+			progress, err = r.flush(ctx, name)
+		}
 	case Nothing, Wait:
 	}
 	if err != nil {
@@ -109,6 +117,32 @@ func (r *Repairer) drain(ctx context.Context, name string) (string, error) {
 		return "it is not known how much is left", nil
 	default:
 		return r.left(name, *status.DirtyBytes), nil
+	}
+}
+
+// flushBite is how long a volume is written back before another operation may have its turn. flushLongest
+// bounds all that this takes in one poll: the other repairs wait.
+const (
+	flushBite    = 5 * time.Second
+	flushLongest = 30 * time.Second
+)
+
+// flush takes a bite of the write-back of a volume that no pod has, and returns how much is left.
+func (r *Repairer) flush(ctx context.Context, name string) (string, error) {
+	r.mu.Lock()
+	r.flushed[name] = r.Now()
+	r.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, flushLongest)
+	defer cancel()
+	err := r.Volumes.WriteBackDetached(ctx, name, flushBite)
+	switch unfinished, goesOn := errors.AsType[*volumes.UnfinishedError](err); {
+	case err == nil:
+		r.Log.InfoContext(ctx, "wrote back a volume that no pod has", "volume", name)
+		return "everything is in Ceph", nil
+	case goesOn:
+		return r.left(name, unfinished.LeftBytes), nil
+	default:
+		return "", err
 	}
 }
 
@@ -201,7 +235,11 @@ func (r *Repairer) answer(ctx context.Context, w *work) error {
 		return client.IgnoreNotFound(err)
 	}
 	note := w.seen.Message
-	if v.Status.AttachedNode == "" {
+	switch {
+	case v.WithoutPod() && w.seen.Whole():
+		note += "; no node has it, and not everything is in Ceph: kubectl escache flush --volume=" + v.Name + " writes it back"
+	case v.WithoutPod():
+	case v.Status.AttachedNode == "":
 		note = "the volume is not attached: its next attachment creates two copies where there are hosts"
 	}
 	r.Events.Eventf(v, nil, corev1.EventTypeNormal, "RepairNotNeeded", "Repair", "there is nothing to repair: %s", note)

@@ -21,7 +21,7 @@ func TestOneCopyIsExportedByReason(t *testing.T) {
 	volume := func(change func(v *v1alpha1.CacheVolume)) *v1alpha1.CacheVolume {
 		v := &v1alpha1.CacheVolume{Spec: v1alpha1.CacheVolumeSpec{Group: "g", Replicas: []string{"n1", "n2"}}}
 		v.Status = v1alpha1.CacheVolumeStatus{
-			AttachedNode: "n1", Authority: v1alpha1.AuthorityCache, Outdated: []string{"n2"}, DirtyBytes: 4096,
+			AttachedNode: "n1", Epoch: 7, Authority: v1alpha1.AuthorityCache, Outdated: []string{"n2"}, DirtyBytes: 4096,
 			Conditions: []metav1.Condition{{
 				Type: v1alpha1.ConditionRedundant, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPeerLost, Message: "alone",
 				LastTransitionTime: metav1.NewTime(now.Add(-time.Hour)),

@@ -148,7 +148,8 @@ func (v *volume) conditions() []metav1.Condition {
 }
 
 // clearProblems makes the conditions good again for a volume that is no longer connected here: it
-// was flushed and stopped. If another node has it now, that node writes its conditions.
+// was flushed and stopped. If another node has it now, that node writes its conditions. If the volume was
+// taken from this node by force, it may have been left dirty on one copy, and csi-controller says so.
 func (w *Watch) clearProblems(ctx context.Context, v *volume) {
 	if v.object == nil || len(v.problems) == 0 {
 		return
@@ -160,8 +161,11 @@ func (w *Watch) clearProblems(ctx context.Context, v *volume) {
 	}
 	v.object = object
 	conditions := slices.Clone(object.Status.Conditions)
+	oneCopy := object.Status.LeftDirty() && redundancy.Lost(object) != ""
 	for _, c := range v.conditions() {
-		meta.SetStatusCondition(&conditions, c)
+		if c.Type != v1alpha1.ConditionRedundant || !oneCopy {
+			meta.SetStatusCondition(&conditions, c)
+		}
 	}
 	if _, err := w.Kube.PatchStatus(ctx, object, map[string]any{"conditions": conditions, "resync": nil}); err != nil {
 		w.Logger.WarnContext(ctx, "cannot write the status of a volume that is not connected any more", "volume", object.Name, "error", err)
