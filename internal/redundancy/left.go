@@ -51,7 +51,7 @@ func fates() []struct {
 			func(v *v1alpha1.CacheVolume, _ string) bool { return authority.InCeph(v) },
 		},
 		{
-			Fate{"detached, dirty", "start its pod once, which writes it back; it may need this copy"},
+			Fate{"detached, dirty", "kubectl escache flush --volume=NAME --wait writes it back, without a pod; it may need this copy"},
 			func(*v1alpha1.CacheVolume, string) bool { return true },
 		},
 	}

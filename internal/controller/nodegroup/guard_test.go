@@ -281,7 +281,7 @@ func TestWhatFollowsForReplicasOnAHostThatHasLeftIsSaid(t *testing.T) {
 		"not current there (behind): repair creates another copy in the group",
 		"second copy there (second): restart its pod",
 		"detached, in Ceph (clean): nothing",
-		"detached, dirty (dirty): start its pod once",
+		"detached, dirty (dirty): kubectl escache flush --volume=NAME",
 	} {
 		if !strings.Contains(c.Message, part) {
 			t.Errorf("it does not say %q:\n%s", part, c.Message)

@@ -44,9 +44,9 @@ func Repair(c *console.Console) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "repair [VOLUME]",
 		Short: "Have lost second copies replaced now",
-		Long: "Have the lost second copies of attached volumes replaced now. csi-controller does this by itself after\n" +
-			"controller.recovery.repairAfter; here nobody waits for that time, and it works also where that is 0s (off) or\n" +
-			"paused because many hosts do not answer. What csi-controller is asked is the annotation " + v1alpha1.AnnotationRepair + "\n" +
+		Long: "Have the lost second copies of attached volumes replaced now, and dirty volumes with one copy that no node has\n" +
+			"written back. csi-controller does this by itself after controller.recovery.repairAfter; here nobody waits for that\n" +
+			"time, and it works also where that is 0s (off) or paused because many hosts do not answer. What csi-controller is asked is the annotation " + v1alpha1.AnnotationRepair + "\n" +
 			"of the CacheVolume, for which you need the right to patch CacheVolumes. It removes the annotation when nothing is left to do.",
 		Example: "  kubectl escache repair pvc-0a1b --dry-run\n  kubectl escache repair --host=n2\n  kubectl escache repair --group=rack1",
 		Args: func(_ *cobra.Command, args []string) error {
@@ -123,8 +123,11 @@ func runRepair(ctx context.Context, c *console.Console, api client.Client, chose
 
 // repairOf says what csi-controller would do for a volume, and why. It is empty if that is nothing.
 func repairOf(v *v1alpha1.CacheVolume, f redundancy.Finding) string {
-	if f.Whole() || v.Status.AttachedNode == "" || v.Status.FlushAttached() {
+	switch {
+	case f.Whole(), len(authority.Current(v)) == 0 && !authority.InCeph(v):
 		return ""
+	case v.WithoutPod():
+		return strings.Join([]string{f.Message, "no pod has it: a host with a current copy writes it back", trouble.Stake(f)}, "; ")
 	}
 	through := "it writes through to Ceph meanwhile"
 	if authority.InCeph(v) {

@@ -26,6 +26,9 @@ func TestRepairAsksForWhatHasOneCopy(t *testing.T) {
 	whole.Status.Outdated = nil
 	detached := alone("detached", v1alpha1.ReasonHostSilent)
 	detached.Status.AttachedNode = ""
+	lost := alone("lost", v1alpha1.ReasonHostSilent)
+	lost.Spec.Group, lost.Spec.Replicas = "h", []string{"n7", "n8"}
+	lost.Status.AttachedNode, lost.Status.Outdated = "", []string{"n7", "n8"}
 	for _, tc := range []struct {
 		name   string
 		chosen selection
@@ -35,18 +38,20 @@ func TestRepairAsksForWhatHasOneCopy(t *testing.T) {
 	}{
 		{"one", selection{volume: "silent"}, false, []string{"silent"}, "silent: because; another host of group g gets the copy of n2"},
 		{"one, only shown", selection{volume: "silent"}, true, nil, "dry run: nothing was changed"},
-		{"a host", selection{host: "n2"}, false, []string{"silent", "empty"}, "empty: because; a new copy is created on n2"},
-		{"a group", selection{group: "g"}, false, []string{"silent", "empty"}, "4Ki are on one host only"},
+		{"a host", selection{host: "n2"}, false, []string{"silent", "empty", "detached"}, "empty: because; a new copy is created on n2"},
+		{"a group", selection{group: "g"}, false, []string{"silent", "empty", "detached"}, "4Ki are on one host only"},
 		{"one with two copies", selection{volume: "whole"}, false, nil, "nothing to repair"},
 		{"one that catches up", selection{volume: "behind"}, false, nil, "nothing to repair"},
-		{"one that is detached", selection{volume: "detached"}, false, nil, "nothing to repair"},
+		{"one that is detached", selection{volume: "detached"}, false, []string{"detached"},
+			"detached: because; no pod has it: a host with a current copy writes it back; 4Ki are on one host only"},
+		{"one that is detached, and lost", selection{volume: "lost"}, false, nil, "nothing to repair"},
 		{"none", selection{volume: "nobody"}, false, nil, ""},
 		{"another host", selection{host: "n9"}, false, nil, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			group := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "g"}, Spec: v1alpha1.NodeGroupSpec{Nodes: []string{"n1", "n2", "n3"}}}
 			api := plugintest.Cluster(t, group, alone("silent", v1alpha1.ReasonHostSilent), alone("empty", v1alpha1.ReasonHostReinstalled),
-				alone("behind", v1alpha1.ReasonPeerOutdated), whole.DeepCopy(), detached.DeepCopy())
+				alone("behind", v1alpha1.ReasonPeerOutdated), whole.DeepCopy(), detached.DeepCopy(), lost.DeepCopy())
 			var out bytes.Buffer
 			c := plugintest.Console(&out, plugintest.AtNoon)
 			err := runRepair(t.Context(), c, api, tc.chosen, tc.dryRun)

@@ -48,7 +48,12 @@ func Sample() *state.State {
 	}
 	lost := *busy.DeepCopy()
 	lost.Name, lost.Annotations, lost.Spec.CacheEngine = "pvc-lost", nil, v1alpha1.CacheEngineLog
-	lost.Status = v1alpha1.CacheVolumeStatus{Phase: v1alpha1.VolumeReady, Authority: v1alpha1.AuthorityCache, Epoch: 2, DirtyBytes: 5 << 20}
+	lost.Status = v1alpha1.CacheVolumeStatus{
+		Phase: v1alpha1.VolumeReady, Authority: v1alpha1.AuthorityCache, Epoch: 2, Outdated: []string{"n3"}, DirtyBytes: 5 << 20,
+		Conditions: []metav1.Condition{{
+			Type: "Redundant", Status: "False", Reason: "PeerLost", Message: "n2 goes on without the replica on n3",
+		}},
+	}
 	flush := v1alpha1.CacheFlush{ObjectMeta: metav1.ObjectMeta{Name: "evacuate-n1"}}
 	flush.Spec = v1alpha1.CacheFlushSpec{Node: "n1", Mode: "Drain"}
 	flush.Status = v1alpha1.CacheFlushStatus{

@@ -63,6 +63,8 @@ func TestWhatBecomesOfEachVolume(t *testing.T) {
 	flushingAlone.Status.FlushEpoch = 3
 	strayed := volume("n9", cache)
 	strayed.Spec.Replicas = []string{"n3", "n9"}
+	strayedDirty := volume("", cache)
+	strayedDirty.Spec.Replicas = []string{"n3", "n9"}
 	strayedClean := volume("", ceph)
 	strayedClean.Spec.Replicas = []string{"n3", "n9"}
 	behind := volume("", ceph)
@@ -80,13 +82,13 @@ func TestWhatBecomesOfEachVolume(t *testing.T) {
 		{"detached, clean", nil, volume("", ceph), false, "detached, in Ceph", "nothing"},
 		{"detached, clean, host dead", []string{"n3"}, volume("", ceph), false, "detached, in Ceph", "nothing"},
 		{"never attached", nil, volume("", ""), false, "detached, in Ceph", "nothing"},
-		{"detached, dirty, two copies", nil, volume("", cache), false, "detached, dirty", "start its pod once, which writes it back"},
-		{"detached, dirty, copy elsewhere, host dead", []string{"n3"}, volume("", cache, "n3"), false, "detached, dirty", "start its pod once"},
-		{"detached, dirty, other copy's host dead", []string{"n1"}, volume("", cache), true, "detached, dirty, and only n3 has a current copy that can be reached", "start its pod once, which writes it back"},
-		{"detached, dirty, only copy", nil, volume("", cache, "n1"), true, "only n3 has a current copy", "start its pod once"},
+		{"detached, dirty, two copies", nil, volume("", cache), false, "detached, dirty", "kubectl escache flush --volume=pvc-a --wait writes it back, without a pod"},
+		{"detached, dirty, copy elsewhere, host dead", []string{"n3"}, volume("", cache, "n3"), false, "detached, dirty", "kubectl escache flush --volume=pvc-a --wait writes it back, without a pod"},
+		{"detached, dirty, other copy's host dead", []string{"n1"}, volume("", cache), true, "detached, dirty, and only n3 has a current copy that can be reached", "kubectl escache flush --volume=pvc-a --wait writes it back, without a pod"},
+		{"detached, dirty, only copy", nil, volume("", cache, "n1"), true, "only n3 has a current copy", "kubectl escache flush --volume=pvc-a --wait writes it back, without a pod"},
 		{"detached, dirty, only copy, host dead", []string{"n3"}, volume("", cache, "n1"), true, "n3, which has the only current copy, does not answer", "kubectl escache discard-cache pvc-a --dry-run"},
 		{"detached, dirty, both hosts dead", []string{"n1", "n3"}, volume("", cache), true, "n1 and n3, which have the current copies, do not answer", "discard-cache"},
-		{"detached, dirty, not current there, other host dead", []string{"n1"}, volume("", cache, "n3"), false, "not current there", "start its pod once"},
+		{"detached, dirty, not current there, other host dead", []string{"n1"}, volume("", cache, "n3"), false, "not current there", "kubectl escache flush --volume=pvc-a --wait writes it back, without a pod"},
 		{"detached, no copy current", nil, volume("", cache, "n1", "n3"), true, "no copy is current", "discard-cache"},
 		{"being written back there", nil, flushing, false, "being written back", "wait"},
 		{"being written back there, only copy", nil, flushingAlone, true, "being written back", "wait"},
@@ -111,6 +113,7 @@ func TestWhatBecomesOfEachVolume(t *testing.T) {
 		{"holder without its disk, host dead", []string{"n3"}, volume("n1", cache, "n1"), true, "does not answer", "discard-cache"},
 		{"record made anew, copies differ", nil, stopped, true, "nothing proves which of its copies counts", "kubectl escache adopt --all"},
 		{"other copy outside too", nil, strayed, true, "its other copy is on n9, which is not in the group either", "restart its pod"},
+		{"other copy outside too, detached", nil, strayedDirty, true, "its other copy is on n9, which is not in the group either", "kubectl escache flush --volume=pvc-a"},
 		{"other copy outside too, clean", nil, strayedClean, false, "detached, in Ceph", "nothing"},
 		{"record behind its disks", nil, behind, true, "a host has data that its record does not know", "docs/restore-etcd.md"},
 	} {

@@ -41,8 +41,11 @@ func (p *Plan) judge(v *v1alpha1.CacheVolume, now time.Time) Volume {
 	case v.Status.AttachedNode == "" && authority.InCeph(v):
 		return p.fate(v)
 	case !slices.Contains(p.Nodes, partner):
-		return refuse(fmt.Sprintf("its other copy is on %s, which is not in the group either", partner),
-			"restart its pod, or start it once: it gets both copies in the group; then repeat this")
+		then := "restart its pod: it gets both copies in the group; then repeat this"
+		if !forPod {
+			then = flush(v) + "; then repeat this"
+		}
+		return refuse(fmt.Sprintf("its other copy is on %s, which is not in the group either", partner), then)
 	}
 	switch current := p.unreachable(v, now); {
 	case len(authority.Current(v)) == 0 && !drained(v):
@@ -118,7 +121,6 @@ func (p *Plan) attachedElsewhere(v *v1alpha1.CacheVolume, now time.Time, refuse 
 }
 
 func (p *Plan) detached(v *v1alpha1.CacheVolume, now time.Time, refuse func(is, then string) Volume) Volume {
-	const start = "start its pod once, which writes it back"
 	others := slices.DeleteFunc(authority.Current(v), func(node string) bool { return node == p.Old })
 	reachable := slices.ContainsFunc(others, func(node string) bool { return p.answers(node, now) })
 	switch {
@@ -126,14 +128,19 @@ func (p *Plan) detached(v *v1alpha1.CacheVolume, now time.Time, refuse func(is, 
 		return Volume{v.Name, "being written back on " + v.Status.AttachedNode,
 			"wait until it is: kubectl escache explain --volume " + v.Name, !reachable && !v.Status.IsOutdated(p.Old)}
 	case v.Status.IsOutdated(p.Old):
-		return Volume{Name: v.Name, Is: "detached, dirty, and not current there", Then: start + "; the copy there is not needed"}
+		return Volume{Name: v.Name, Is: "detached, dirty, and not current there", Then: flush(v) + "; the copy there is not needed"}
 	case reachable:
-		return Volume{Name: v.Name, Is: "detached, dirty", Then: start + "; " + strings.Join(others, " and ") + " has its data, too"}
+		return Volume{Name: v.Name, Is: "detached, dirty", Then: flush(v) + "; " + strings.Join(others, " and ") + " has its data, too"}
 	case len(others) > 0:
-		return refuse(fmt.Sprintf("detached, dirty, and only %s has a current copy that can be reached", p.Old), start)
+		return refuse(fmt.Sprintf("detached, dirty, and only %s has a current copy that can be reached", p.Old), flush(v))
 	default:
-		return refuse(fmt.Sprintf("detached, dirty, and only %s has a current copy", p.Old), start)
+		return refuse(fmt.Sprintf("detached, dirty, and only %s has a current copy", p.Old), flush(v))
 	}
+}
+
+// flush is the command that has a volume written back that no node has.
+func flush(v *v1alpha1.CacheVolume) string {
+	return "kubectl escache flush --volume=" + v.Name + " --wait writes it back, without a pod"
 }
 
 // fate is what becomes of a volume with a copy on a host that has left the group.

@@ -76,8 +76,8 @@ const (
 )
 
 const (
-	otherHost = "bring the other host back, or let csi-controller replace the copy (docs/redundancy.md); before you take this host down, " +
-		"flush the volume"
+	otherHost = "bring the other host back, or let csi-controller replace the copy, or write the volume back if no pod has it " +
+		"(docs/redundancy.md); before you take this host down, flush the volume"
 	copied  = "nothing: csi-controller makes another copy, unless that is off (docs/redundancy.md)"
 	release = "do what the message says; to keep the volume: kubectl escache release --cancel --volume VOLUME"
 	unmove  = "to leave it where it is: kubectl escache move VOLUME --cancel"
@@ -100,8 +100,8 @@ func dataAtStake() []known {
 			"need to help you. What is in Ceph is not touched. If the other copy is current, move the pod there"},
 		{reason: v1alpha1.ReasonLocalDiskLost, todo: "check HOST's NVMe device; kubectl escache flush --volume=VOLUME, and move its pod " +
 			"(docs/hosts/disk-replaced.md)"},
-		{reason: LeftDirty, todo: "start its pod on HOST once, which flushes it; if those hosts are gone for good: kubectl escache " +
-			"discard-cache VOLUME"},
+		{reason: LeftDirty, todo: "kubectl escache flush --volume=VOLUME --wait: HOST writes it back, no pod is needed; if that host is gone " +
+			"for good: kubectl escache discard-cache VOLUME"},
 	}
 }
 
@@ -209,7 +209,8 @@ func passing() []known {
 		{reason: "Copying", todo: repairs},
 		{reason: "Finishing", todo: repairs},
 		{reason: "Superseded", todo: repairs},
-		{reason: v1alpha1.ReasonPeerOutdated, todo: "nothing: it is catching up"},
+		{reason: "Flushing", todo: "nothing: csi-controller has it written back (docs/redundancy.md)"},
+		{reason: v1alpha1.ReasonPeerOutdated, todo: "nothing: it is catching up, or written back if no node has the volume"},
 		{reason: "Resyncing", todo: "nothing: it is catching up"},
 		{reason: "InProgress", todo: "nothing: it goes on by itself"},
 		{reason: "Restoring", todo: "nothing, unless the message names a host to bring back; kubectl escache uncordon waits for it"},

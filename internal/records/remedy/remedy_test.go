@@ -91,8 +91,8 @@ func TestARemedyNamesWhatIsKnown(t *testing.T) {
 		says   []string
 		not    []string
 	}{
-		"one volume":      {LeftDirty, Place{Volume: "pvc-1", Host: "n1 or n2"}, Escached{}, []string{"on n1 or n2 once", "discard-cache pvc-1"}, []string{"VOLUME", "HOST"}},
-		"several volumes": {LeftDirty, Place{}, Escached{}, []string{"on HOST once", "discard-cache VOLUME"}, nil},
+		"one volume":      {LeftDirty, Place{Volume: "pvc-1", Host: "n1 or n2"}, Escached{}, []string{"flush --volume=pvc-1 --wait: n1 or n2 writes it back", "discard-cache pvc-1"}, []string{"VOLUME", "HOST"}},
+		"several volumes": {LeftDirty, Place{}, Escached{}, []string{"flush --volume=VOLUME --wait: HOST writes it back", "discard-cache VOLUME"}, nil},
 		"escached in pods": {"EscachedUnreachable", Place{Host: "n1"}, Escached{true, true, "storage"}, []string{
 			"kubectl -n storage get pods -o wide --field-selector spec.nodeName=n1",
 		}, []string{"systemctl", "ESCACHED"}},

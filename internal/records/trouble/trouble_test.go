@@ -44,6 +44,9 @@ func TestWhatIsWrongWithAVolume(t *testing.T) {
 		"its cache":     {[]func(*v1alpha1.CacheVolume){condition("Healthy", "CacheError", "False", 0)}, []string{"CacheError"}},
 		"a copy, once":  {[]func(*v1alpha1.CacheVolume){condition("Redundant", "PeerLost", "False", 0), outdated}, []string{"PeerLost"}},
 		"left dirty":    {[]func(*v1alpha1.CacheVolume){detached}, []string{"LeftDirty"}},
+		"left dirty, one host away": {[]func(*v1alpha1.CacheVolume){detached, condition("Redundant", "HostSilent", "False", time.Hour)},
+			[]string{"HostSilent", "LeftDirty"}},
+		"left dirty, one copy old": {[]func(*v1alpha1.CacheVolume){detached, outdated}, []string{"LeftDirty", "PeerOutdated"}},
 		"an old record": {[]func(*v1alpha1.CacheVolume){detached, condition("RecordBehindDisks", "LaterAttachmentSeen", "True", 0)}, []string{"LaterAttachmentSeen"}},
 		"a release that is refused": {[]func(*v1alpha1.CacheVolume){
 			detached, func(v *v1alpha1.CacheVolume) { v.Spec.Release = true }, condition("Released", "Refused", "False", 0),
@@ -74,6 +77,18 @@ func TestWhatIsWrongWithAVolume(t *testing.T) {
 				t.Errorf("%s: %s", name, one.Todo)
 			}
 		}
+	}
+}
+
+func TestTheNextStepOfAVolumeThatNoPodHas(t *testing.T) {
+	v := &v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-1"}, Spec: v1alpha1.CacheVolumeSpec{Replicas: []string{"n1", "n2"}}}
+	v.Status.Phase, v.Status.Authority, v.Status.Epoch = v1alpha1.VolumeReady, v1alpha1.AuthorityCache, 3
+	if got := trouble.NextStep(v); !strings.HasPrefix(got, "kubectl escache flush --volume=pvc-1 --wait: n1 or n2 writes it back") {
+		t.Error(got)
+	}
+	v.Status.AttachedNode, v.Status.FlushEpoch = "n2", 3
+	if got := trouble.NextStep(v); got != "wait: node n2 writes it back, and no pod has it" {
+		t.Error(got)
 	}
 }
 

@@ -151,6 +151,8 @@ func NextStep(v *v1alpha1.CacheVolume) string {
 		return "wait: it is on its way to group " + v.Status.Move.Group
 	case Unreachable(v) != "":
 		return remedy.Of("", remedy.LeftDirty, remedy.Place{Volume: v.Name, Host: strings.Join(Holders(v), " or ")}, remedy.Escached{})
+	case v.Status.FlushAttached():
+		return "wait: node " + v.Status.AttachedNode + " writes it back, and no pod has it"
 	case v.Status.AttachedNode == "":
 		return "nothing: it can be attached to any host of the group"
 	case len(v.Status.WriteThrough) > 0 && v.Status.Authority != v1alpha1.AuthorityCache:
