@@ -30,12 +30,13 @@ type RecoveryOptions struct {
 
 	// RepairAfter is how long a host is gone, or a copy without a link, before its replicas of attached
 	// volumes are replaced on another host of the group. What is proven lost, such as a failed disk, is
-	// replaced at once. 0: only what somebody asks for is replaced.
+	// replaced at once. Dirty volumes that no node has are written back instead. 0: only what somebody asks
+	// for is done.
 	RepairAfter time.Duration
 	// RepairDrain has a volume write through to Ceph while its lost replica is being replaced.
 	RepairDrain bool
 	// RepairParallel bounds the volumes that are copied at once. One host takes part in one copy at
-	// a time.
+	// a time. It also bounds those that are written back at once.
 	RepairParallel int
 
 	// UncachedFallback lets volumes whose StorageClass allows it be attached outside their group, without a
@@ -76,12 +77,12 @@ func (o *RecoveryOptions) bind(f *pflag.FlagSet) {
 		"taint a node node.kubernetes.io/out-of-service when Kubernetes, this controller and its replication peers all say that it is dead")
 	f.DurationVar(&o.TaintAfter, "taint-after", o.TaintAfter, "how long that has to hold without a break")
 	f.DurationVar(&o.RepairAfter, "repair-after", o.RepairAfter,
-		"how long a host is gone before its replicas of attached volumes are replaced; what is proven lost is replaced at once; "+
-			"0: only what kubectl escache repair asks for")
+		"how long a host is gone before its replicas of attached volumes are replaced, and dirty volumes that no node has written back; "+
+			"what is proven lost counts at once; 0: only what kubectl escache repair asks for")
 	f.BoolVar(&o.RepairDrain, "repair-drain", o.RepairDrain,
 		"have a volume write through to Ceph while its lost replica is being replaced")
 	f.IntVar(&o.RepairParallel, "repair-parallel", o.RepairParallel,
-		"how many volumes are copied to a new replica at once; at most one for each host")
+		"how many volumes are copied to a new replica at once, at most one for each host; and how many that no node has are written back")
 	f.BoolVar(&o.UncachedFallback, "uncached-fallback", o.UncachedFallback,
 		"let volumes of StorageClasses with uncachedFallback be attached outside their group, without a cache, while no host of the "+
 			"group takes pods")
