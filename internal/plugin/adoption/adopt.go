@@ -125,15 +125,29 @@ func runAdopt(ctx context.Context, c *console.Console, api client.Client, f opti
 	if err != nil {
 		return err
 	}
-	// The image is checked before anything is changed.
-	done, err := ask(ctx, api, t.request(f, true), f.timeout)
+	left, err := t.leftRequest(ctx, api, f)
 	if err != nil {
 		return err
 	}
-	t.sizeBytes = done.SizeBytes
+	resumed := false
+	if left == nil {
+		if resumed, err = t.resume(ctx, c, api, f); err != nil {
+			return err
+		}
+	}
+	if left == nil && !resumed {
+		// The image is checked before anything is changed.
+		done, err := ask(ctx, api, t.request(f, true), f.timeout)
+		if err != nil {
+			return err
+		}
+		t.sizeBytes = done.SizeBytes
+		if !f.apply {
+			c.Printf("# Image %s/%s, %s, can be adopted, with a cache of %s on each of two hosts. With --apply this is made:\n",
+				t.pool, t.image, v1alpha1.HumanBytes(t.sizeBytes), v1alpha1.HumanBytes(done.CacheBytes))
+		}
+	}
 	if !f.apply {
-		c.Printf("# Image %s/%s, %s, can be adopted, with a cache of %s on each of two hosts. With --apply this is made:\n",
-			t.pool, t.image, v1alpha1.HumanBytes(t.sizeBytes), v1alpha1.HumanBytes(done.CacheBytes))
 		return printTwin(c, t)
 	}
 	if t.source != nil {
@@ -141,11 +155,31 @@ func runAdopt(ctx context.Context, c *console.Console, api client.Client, f opti
 			return err
 		}
 	}
-	if done, err = ask(ctx, api, t.request(f, false), f.timeout); err != nil {
+	if resumed {
+		err = t.forget(ctx, api)
+	} else {
+		err = t.adopt(ctx, api, f, left)
+	}
+	if err != nil {
 		return err
 	}
-	t.volume, t.placed, t.sizeBytes = done.Volume, done.Group, done.SizeBytes
 	return applyTwin(ctx, c, api, t)
+}
+
+// adopt has csi-controller adopt the image. If an earlier command has left its request, that one is waited for.
+func (t *twin) adopt(ctx context.Context, api client.Client, f options, left *v1alpha1.CacheAdoption) error {
+	request := left
+	if request == nil {
+		request = t.request(f, false)
+		if err := api.Create(ctx, request); err != nil {
+			return err
+		}
+	}
+	if err := awaitAdoption(ctx, api, request, f.timeout); err != nil {
+		return err
+	}
+	t.volume, t.placed, t.sizeBytes = request.Status.Volume, request.Status.Group, request.Status.SizeBytes
+	return nil
 }
 
 // ask has csi-controller carry out a request, and returns the result.

@@ -33,8 +33,8 @@ type twin struct {
 	access      corev1.PersistentVolumeAccessMode
 	source      *corev1.PersistentVolume // of ceph-csi, or nil
 
-	// volume and placed are empty before it is adopted. name is that of the PersistentVolume, if it is not
-	// the volume's.
+	// volume and placed are empty before it is adopted. name is that of the PersistentVolume, if it is there
+	// or is not the volume's.
 	volume, placed, name string
 	sizeBytes            int64
 }
@@ -223,15 +223,18 @@ func (t *twin) persistentVolumeClaim() *corev1.PersistentVolumeClaim {
 	}
 }
 
-// applyTwin makes the objects. It prints what is left to do.
+// applyTwin makes the objects that are not there. It prints what is left to do.
 func applyTwin(ctx context.Context, c *console.Console, api client.Client, t *twin) error {
-	made := []client.Object{t.persistentVolume()}
+	var made []client.Object
+	if t.name == "" {
+		made = append(made, t.persistentVolume())
+	}
 	if claim := t.persistentVolumeClaim(); claim != nil && !t.claimExists {
 		made = append(made, claim)
 	}
 	for _, o := range made {
-		if err := api.Create(ctx, o); err != nil && !apierrors.IsAlreadyExists(err) {
-			c.Printf("# Volume %s has the image now. What is left to make:\n", t.volume)
+		if err := api.Create(ctx, o); err != nil {
+			c.Printf("# Volume %s has the image now. What is left to make, also by repeating this command:\n", t.volume)
 			return errors.Join(err, printTwin(c, t))
 		}
 		c.Printf("%s %s is made\n", strings.ToLower(o.GetObjectKind().GroupVersionKind().Kind), o.GetName())
@@ -254,20 +257,26 @@ func applyTwin(ctx context.Context, c *console.Console, api client.Client, t *tw
 	return err
 }
 
+// printTwin prints the objects that are not there.
 func printTwin(c *console.Console, t *twin) error {
-	volume, err := manifest.YAML(t.persistentVolume())
-	if err != nil {
-		return err
+	var texts []string
+	if t.name == "" {
+		volume, err := manifest.YAML(t.persistentVolume())
+		if err != nil {
+			return err
+		}
+		texts = append(texts, volume)
 	}
-	c.Printf("%s", volume)
-	claim := t.persistentVolumeClaim()
-	if claim == nil {
-		return nil
+	if claim := t.persistentVolumeClaim(); claim != nil {
+		text, err := manifest.YAML(claim)
+		if err != nil {
+			return err
+		}
+		if t.claimExists {
+			text = fmt.Sprintf("# by you, after claim and PersistentVolume %s are deleted:\n%s", t.source.Name, text)
+		}
+		texts = append(texts, text)
 	}
-	text, err := manifest.YAML(claim)
-	if t.claimExists {
-		c.Printf("# and, by you, after claim and PersistentVolume %s are deleted:\n", t.source.Name)
-	}
-	c.Printf("---\n%s", text)
-	return err
+	c.Printf("%s", strings.Join(texts, "---\n"))
+	return nil
 }
