@@ -121,6 +121,25 @@ func TestErasingGoesOnWhereTheLastCallHasStopped(t *testing.T) {
 	})
 }
 
+// TestErasingInPartHasTheSameTextEachTime: Kubernetes makes an Event of each different text.
+func TestErasingInPartHasTheSameTextEachTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, e := stoppedErasing(t)
+		var texts []string
+		for _, at := range []int64{256 << 20, 512 << 20} {
+			w.eraseHangsAt = at
+			err := e.DeleteReplica(t.Context(), ref, new(int64(9)))
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatal(err)
+			}
+			texts = append(texts, err.Error())
+		}
+		if texts[0] != texts[1] {
+			t.Errorf("first %q, then %q", texts[0], texts[1])
+		}
+	})
+}
+
 func TestOneReplicaIsErasedAtATime(t *testing.T) {
 	w := newWorld(t)
 	e := erasing(w)
