@@ -189,8 +189,8 @@ func (a Attachment) fromCaches(v *v1alpha1.CacheVolume, node string) (Attachment
 	case len(current) == 0:
 		return Attachment{}, noneLeft(v)
 	case a.Held:
-		return Attachment{}, fmt.Errorf("volume %s is attached to node %s, which has no current copy of its dirty data (%d bytes); "+
-			"detach it there, and attach it again: %w", v.Name, node, v.Status.DirtyBytes, ErrRefused)
+		return Attachment{}, fmt.Errorf("volume %s is attached to node %s, which has no current copy of its dirty data; "+
+			"detach it there, and attach it again: %w", v.Name, node, ErrRefused)
 	default:
 		return Attachment{FlushFirst: current}, nil
 	}

@@ -114,9 +114,14 @@ func Settled(v *v1alpha1.CacheVolume, reports map[string]Report) bool {
 	return clean
 }
 
+// dirty is for the text of a refusal. It does not say how much: that is another number at each try, and
+// Kubernetes makes an Event of each different text.
 func dirty(s escache.VolumeStatus) string {
-	if s.DirtyBytes == nil {
-		return "how much is dirty is not known"
+	switch {
+	case s.DirtyBytes == nil:
+		return "whether it is dirty is not known"
+	case *s.DirtyBytes > 0:
+		return "dirty"
 	}
-	return fmt.Sprintf("%d bytes dirty", *s.DirtyBytes)
+	return "clean"
 }

@@ -222,7 +222,7 @@ func TestASnapshotOfMuchThatIsDirtyIsTakenOnceItIsLittle(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 35*time.Second) // not enough to write back and to hold
 	defer cancel()
 	_, err := w.service.CreateSnapshot(ctx, &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: "a"})
-	wants(t, err, codes.Aborted, "1Gi are left")
+	wants(t, err, codes.Aborted, "writes it back")
 	left := int64(0)
 	w.images.taking = func(volumes.SnapshotRef) {
 		status, _ := w.host(node).Volume(ref(v))

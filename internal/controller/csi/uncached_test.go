@@ -209,7 +209,7 @@ func TestWhatAHostSaysKeepsAVolumeInItsGroup(t *testing.T) {
 		}, codes.FailedPrecondition, "has to go first"},
 		"a copy is dirty, against the record": {func(w *world, v *v1alpha1.CacheVolume) {
 			w.host(v.Spec.Replicas[1]).Write(ref(v), 4096)
-		}, codes.FailedPrecondition, "4096 bytes dirty"},
+		}, codes.FailedPrecondition, "its copy is standby (dirty)"},
 		"a copy has a later attachment": {func(w *world, v *v1alpha1.CacheVolume) {
 			w.host(v.Spec.Replicas[1]).SetEpoch(ref(v), 9)
 		}, codes.FailedPrecondition, "older than the host's disks"},

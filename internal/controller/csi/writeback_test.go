@@ -84,7 +84,7 @@ func TestAFlushThatTakesLongGoesOnWithTheRepeatedCall(t *testing.T) {
 	v, dead, survivor, third := w.powerLoss("pvc-1")
 	w.host(survivor).FlushAtMost(dirtyBytes / 2)
 	_, err := w.publish("pvc-1", third)
-	wants(t, err, codes.Aborted, survivor, "33554432 bytes", "are left")
+	wants(t, err, codes.Aborted, survivor, "writes back volume pvc-1")
 	held := w.volume("pvc-1")
 	if s := held.Status; !s.FlushAttached() || s.AttachedNode != survivor || s.Epoch != 2 {
 		t.Fatalf("status %+v", s)

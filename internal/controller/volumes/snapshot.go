@@ -114,8 +114,8 @@ func (s *Steps) flushUntilHoldable(ctx context.Context, v *v1alpha1.CacheVolume,
 			return nil // what is held is clean
 		}
 		if dirty != nil && flushTime(ctx, flushLongest) < flushBite+longest {
-			return fmt.Errorf("node %s writes it back, %s are left; the repeated call goes on: %w",
-				node, v1alpha1.HumanBytes(*dirty), ErrBusy)
+			s.stillDirty(ctx, v, node, *dirty)
+			return fmt.Errorf("node %s writes it back; the repeated call goes on: %w", node, ErrBusy)
 		}
 		if _, err := s.Hosts.Flush(ctx, node, cachevolume.Ref(v), flushBite); err != nil {
 			return fmt.Errorf("write it back on node %s: %w", node, err)

@@ -31,8 +31,7 @@ type UnfinishedError struct {
 }
 
 func (e *UnfinishedError) Error() string {
-	return fmt.Sprintf("node %s writes back volume %s, %d bytes (%s) are left; the repeated call goes on: %v",
-		e.Node, e.Volume, e.LeftBytes, v1alpha1.HumanBytes(e.LeftBytes), ErrBusy)
+	return fmt.Sprintf("node %s writes back volume %s; the repeated call goes on: %v", e.Node, e.Volume, ErrBusy)
 }
 
 // Unwrap makes errors.Is true for ErrBusy.
@@ -195,6 +194,7 @@ func (s *Steps) flush(ctx context.Context, v *v1alpha1.CacheVolume, node string,
 		return fmt.Errorf("write back volume %s on node %s: %w", v.Name, node, err)
 	}
 	if !flushed.Clean {
+		s.stillDirty(ctx, v, node, flushed.DirtyBytes)
 		return &UnfinishedError{Volume: v.Name, Node: node, LeftBytes: flushed.DirtyBytes}
 	}
 	crashpoint.Reach("flush/flushed")
@@ -203,6 +203,12 @@ func (s *Steps) flush(ctx context.Context, v *v1alpha1.CacheVolume, node string,
 	}
 	crashpoint.Reach("flush/stopped")
 	return nil
+}
+
+// stillDirty logs how much is left to write back. The answer does not say so: Kubernetes makes an Event of each
+// different text, and this number is another one at each try.
+func (s *Steps) stillDirty(ctx context.Context, v *v1alpha1.CacheVolume, node string, dirtyBytes int64) {
+	s.Log.InfoContext(ctx, "written back in part", "volume", v.Name, "node", node, "dirtyBytes", dirtyBytes)
 }
 
 // flushTime returns how long a flush may take so that the call can still be answered.

@@ -210,7 +210,9 @@ func (e *Engine) erase(ctx context.Context, v volume.Volume, active bool) (err e
 	case err == nil:
 		return nil
 	case ctx.Err() != nil || errors.Is(err, command.ErrStuck):
-		return fmt.Errorf("%d of %d bytes are erased, and the next call goes on there: %w", min(at, v.CacheBytes), v.CacheBytes, err)
+		// How much is another number at each try. Kubernetes makes an Event of each different text.
+		e.log.Info("a replica is erased in part", "pool", v.Pool, "image", v.Image, "erasedBytes", at, "ofBytes", v.CacheBytes)
+		return fmt.Errorf("its disk is erased in part, and the next call goes on there: %w", err)
 	}
 	e.log.Error("a replica is removed, and what it held stays on the disk",
 		"pool", v.Pool, "image", v.Image, "erasedBytes", at, "error", err)

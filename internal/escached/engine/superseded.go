@@ -100,8 +100,7 @@ func (e *Engine) inCeph(ctx context.Context, v volume.Volume, record escache.Vol
 	case err != nil:
 		return err
 	case connected && dev.Options.Mode != cache.Writethrough:
-		return not("the record (epoch %d) says that Ceph has everything, and the cache here writes back (%d bytes dirty)",
-			record.Epoch, dev.Dirty)
+		return not("the record (epoch %d) says that Ceph has everything, and the cache here writes back", record.Epoch)
 	}
 	return nil
 }

@@ -59,7 +59,7 @@ func (e *Engine) heldClean(ctx context.Context, name string) error {
 	case s.Failed:
 		return fmt.Errorf("%w while suspending", cache.ErrFailed)
 	case !s.Clean():
-		return fmt.Errorf("%w: %d bytes when suspended", cache.ErrDirty, s.Dirty)
+		return fmt.Errorf("%w when suspended", cache.ErrDirty)
 	}
 	return nil
 }
