@@ -43,8 +43,8 @@ func UncachedKeyOf(key string) (group string, is bool) { return strings.CutSuffi
 // the node's InternalIP.
 const AnnotationReplicationAddress = "escache.io/replication-address"
 
-// AnnotationClaim on a CacheVolume is the "namespace/name" of the PersistentVolumeClaim it was
-// created for, for people only.
+// AnnotationClaim on a CacheVolume is the "namespace/name" of the PersistentVolumeClaim that had it when it was
+// last attached, or that it was created for. It is for people only.
 const AnnotationClaim = "escache.io/claim"
 
 // AnnotationRepair on a CacheVolume asks csi-controller to repair the volume now, also where it does so

@@ -30,6 +30,7 @@ func (s *service) publish(ctx context.Context, id, node string) (map[string]stri
 	if err := usable(v); err != nil {
 		return nil, err
 	}
+	s.NameClaim(ctx, v)
 	if _, err := s.Hosts.ReplicationAddress(ctx, node); err != nil {
 		return nil, fmt.Errorf("find node %s: %w", node, err)
 	}

@@ -133,10 +133,7 @@ func (s *Steps) WriteNote(ctx context.Context, v *v1alpha1.CacheVolume) {
 // cache. It is written after the record, so it is never above it.
 func (s *Steps) MustNote(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	note := s.NewNote(v)
-	// A PersistentVolume that external-provisioner makes has the volume's id as its name.
-	pv := &corev1.PersistentVolume{}
-	err := s.Cached.Get(ctx, client.ObjectKey{Name: v.Name}, pv)
-	if err == nil && pv.Spec.CSI != nil && pv.Spec.CSI.VolumeHandle == v.Name {
+	if pv := s.persistentVolume(ctx, v); pv != nil {
 		note.PersistentVolume, note.StorageClass, note.Use = pv.Name, pv.Spec.StorageClassName, useOf(pv)
 		if claim := pv.Spec.ClaimRef; claim != nil {
 			note.Claim = claim.Namespace + "/" + claim.Name
@@ -146,6 +143,38 @@ func (s *Steps) MustNote(ctx context.Context, v *v1alpha1.CacheVolume) error {
 		return fmt.Errorf("note the attachment of volume %s in the metadata of image %s: %w", v.Name, ImageOf(v), err)
 	}
 	return nil
+}
+
+// persistentVolume returns the PersistentVolume that stands for the volume; nil if it is not known. The one that
+// external-provisioner or kubectl escache makes has the volume's id as its name.
+func (s *Steps) persistentVolume(ctx context.Context, v *v1alpha1.CacheVolume) *corev1.PersistentVolume {
+	pv := &corev1.PersistentVolume{}
+	err := s.Cached.Get(ctx, client.ObjectKey{Name: v.Name}, pv)
+	if err != nil || pv.Spec.CSI == nil || pv.Spec.CSI.Driver != v1alpha1.DriverName || pv.Spec.CSI.VolumeHandle != v.Name {
+		return nil
+	}
+	return pv
+}
+
+// NameClaim puts the claim that has the volume now on record. With the reclaim policy Retain, that need not be
+// the one that it was created for. The record is read by people only, so a failure is logged and stops nothing.
+func (s *Steps) NameClaim(ctx context.Context, v *v1alpha1.CacheVolume) {
+	pv := s.persistentVolume(ctx, v)
+	if pv == nil || pv.Spec.ClaimRef == nil {
+		return
+	}
+	claim := pv.Spec.ClaimRef.Namespace + "/" + pv.Spec.ClaimRef.Name
+	if v.Annotations[v1alpha1.AnnotationClaim] == claim {
+		return
+	}
+	named := v.DeepCopy()
+	metav1.SetMetaDataAnnotation(&named.ObjectMeta, v1alpha1.AnnotationClaim, claim)
+	// The lock keeps what is decided next on the state that was read.
+	if err := s.Cached.Patch(ctx, named, client.MergeFromWithOptions(v, client.MergeFromWithOptimisticLock{})); err != nil {
+		s.Log.WarnContext(ctx, "the record does not name the claim of today", "volume", v.Name, "claim", claim, "error", err)
+		return
+	}
+	*v = *named
 }
 
 // NotBehind returns an error if the image was attached later than the record speaks of: the record

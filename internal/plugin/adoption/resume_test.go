@@ -178,7 +178,9 @@ func TestARequestThatWasLeftIsWaitedFor(t *testing.T) {
 				plugintest.Must(t, api.Get(t.Context(), client.ObjectKeyFromObject(left), done))
 				plugintest.Must(t, takeImage(t.Context(), api, done, nil))
 			}
-			imagesTaken(t, api)
+			if !strings.HasPrefix(name, "another") { // those find it pending
+				imagesTaken(t, api)
+			}
 			f := f
 			change(&f)
 			c, _ := plugintest.Output()

@@ -52,10 +52,10 @@ func ReadUses(ctx context.Context, api client.Reader) (Uses, error) {
 }
 
 // ClaimOf returns NAMESPACE/NAME of the claim that has a volume now; "-" if none has. Where that
-// cannot be read, it is the claim that the volume was created for.
+// cannot be read, it is the claim on record.
 func (all Uses) ClaimOf(v metav1.Object) string {
 	if all == nil {
-		return CreatedFor(v)
+		return OnRecord(v)
 	}
 	u := all[v.GetName()]
 	if u.Claim == "" {
@@ -64,7 +64,8 @@ func (all Uses) ClaimOf(v metav1.Object) string {
 	return u.Namespace + "/" + u.Claim
 }
 
-// CreatedFor returns NAMESPACE/NAME of the claim that a volume was created for; "-" if not known.
-func CreatedFor(v metav1.Object) string {
+// OnRecord returns NAMESPACE/NAME of the claim that had the volume when it was last attached, or that it was
+// created for; "-" if not known.
+func OnRecord(v metav1.Object) string {
 	return cmp.Or(v.GetAnnotations()[v1alpha1.AnnotationClaim], "-")
 }

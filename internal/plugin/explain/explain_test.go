@@ -78,7 +78,7 @@ func TestExplainOfOtherThings(t *testing.T) {
 			"Resync:     of the copy on n3: 31%, 700Mi left at 56Mi/s, 12s remaining; seen 8s ago",
 			"Flush:      slow (Flush): Running, 2Gi of this volume left. All of it: Running: 50%, 0/2 volumes clean, 3Gi left, 1Gi/s, 3s remaining",
 		}, []string{"evacuate-n1"}},
-		"snapshot/monday": {[]string{"fast/escache-1@at-monday of cluster ceph", "1h0m0s ago, of an image of 10Gi", "pvc-1, created for claim user/shared",
+		"snapshot/monday": {[]string{"fast/escache-1@at-monday of cluster ceph", "1h0m0s ago, of an image of 10Gi", "pvc-1, of claim user/shared by its record",
 			"Made of it:", "pvc-copy", "dataSource"}, []string{"wait"}},
 		"snapshot/young": {[]string{"not yet", "Next step: wait: it is being taken"}, []string{"Made of it"}},
 		"snapshot/stuck": {[]string{"Next step: kubectl describe volumesnapshotcontent", "explain volume/pvc-1"}, nil},

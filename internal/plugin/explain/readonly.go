@@ -20,7 +20,7 @@ func printReadOnly(ctx context.Context, c *console.Console, api client.Reader, v
 	}
 	unnamed := all != nil && all[v.Name].PersistentVolume == ""
 	line := c.Factf
-	line("Volume", "%s, read-only, of claim %s, created for claim %s, %s", v.Name, all.ClaimOf(v), claims.CreatedFor(v),
+	line("Volume", "%s, read-only, of claim %s, created for claim %s, %s", v.Name, all.ClaimOf(v), claims.OnRecord(v),
 		console.Ago(&v.CreationTimestamp, c.Now()))
 	line("Made from", "snapshot %s, which cannot be deleted before this volume", v.Spec.Snapshot)
 	line("Images", "a clone for each node, in pool %s of Ceph cluster %s, %s, without a cache", v.Spec.Pool, v.Spec.ClusterID,

@@ -69,7 +69,7 @@ func printSnapshot(c *console.Console, s *v1alpha1.CacheSnapshot, v *v1alpha1.Ca
 	case gone:
 		line("Volume", "%s, which is not on record any more: its image stays in Ceph until its last snapshot is deleted", s.Spec.Volume)
 	default:
-		line("Volume", "%s, created for claim %s, on %s", v.Name, claims.CreatedFor(v), cmp.Or(v.Status.AttachedNode, "no host"))
+		line("Volume", "%s, of claim %s by its record, on %s", v.Name, claims.OnRecord(v), cmp.Or(v.Status.AttachedNode, "no host"))
 	}
 }
 

@@ -58,7 +58,7 @@ func escachedRuns(ctx context.Context, c *console.Console, api client.Reader) re
 // printFacts shows what the volume is, where its data is and who has it.
 func printFacts(c *console.Console, v *v1alpha1.CacheVolume, all claims.Uses) {
 	s, line := &v.Status, c.Factf
-	line("Volume", "%s, of claim %s, created for claim %s, %s", v.Name, all.ClaimOf(v), claims.CreatedFor(v),
+	line("Volume", "%s, of claim %s (on record: %s), created %s", v.Name, all.ClaimOf(v), claims.OnRecord(v),
 		console.Ago(&v.CreationTimestamp, c.Now()))
 	line("Image", "%s/%s of Ceph cluster %s, %s, id %s", v.Spec.Pool, v.Spec.Image, v.Spec.ClusterID,
 		v1alpha1.HumanBytes(v.Spec.SizeBytes), cmp.Or(s.ImageID, "not read yet"))

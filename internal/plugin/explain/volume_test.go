@@ -48,7 +48,7 @@ func TestExplainShowsWhyPodsWait(t *testing.T) {
 	if strings.HasPrefix(next, " nothing") || !strings.Contains(next, "pod user/p waits for it") {
 		t.Errorf("next step:%s", next)
 	}
-	if !strings.Contains(out.String(), "pvc-1, of claim user/static, created for claim user/shared") {
+	if !strings.Contains(out.String(), "pvc-1, of claim user/static (on record: user/shared), created") {
 		t.Errorf("claims: %s", out.String())
 	}
 }

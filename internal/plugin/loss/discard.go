@@ -92,7 +92,7 @@ func runDiscard(ctx context.Context, c *console.Console, name string, f discardF
 // printLoss shows how much may be lost, and what is known of the copies.
 func printLoss(ctx context.Context, c *console.Console, api client.Reader, v *v1alpha1.CacheVolume) error {
 	c.Printf("Volume %s of claim %s: %s were dirty when last recorded.\n",
-		v.Name, claims.CreatedFor(v), v1alpha1.HumanBytes(v.Status.DirtyBytes))
+		v.Name, claims.OnRecord(v), v1alpha1.HumanBytes(v.Status.DirtyBytes))
 	g := &v1alpha1.NodeGroup{}
 	if err := api.Get(ctx, client.ObjectKey{Name: v.Spec.Group}, g); err != nil {
 		return err
