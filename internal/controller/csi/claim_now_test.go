@@ -35,8 +35,10 @@ func TestTheClaimOnRecordIsThatOfToday(t *testing.T) {
 		"a PersistentVolume of another one's": {func(w *world) { w.boundTo("b", "shop", "new") }, "shop/old"},
 		"the API server takes no note of it": {func(w *world) {
 			w.boundTo("a", "shop", "new")
-			w.cached = interceptor.NewClient(w.api.(client.WithWatch), interceptor.Funcs{ //nolint:forcetypeassert // the fake is one
-				Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error { return errSlow },
+			w.cached = interceptor.NewClient(w.api.(client.WithWatch), interceptor.Funcs{
+				Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+					return errSlow
+				},
 			})
 			w.restart()
 		}, "shop/old"},
