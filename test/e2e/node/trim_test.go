@@ -1,0 +1,82 @@
+//go:build e2e
+
+package node
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/test/labtest"
+)
+
+// trimmedBytes is the size of the file that is deleted, and leastTrimmed how much of it has to come back. Ceph counts
+// whole objects of 4 MiB, and a filesystem frees parts of some.
+const (
+	trimmedBytes = 128 << 20
+	leastTrimmed = trimmedBytes / 2
+)
+
+// trim gives the space of a deleted file back to Ceph: at once with the mount option discard, and with fstrim
+// otherwise.
+func trim(t *testing.T, w *world) {
+	if engine := labtest.ClassEngine(); engine != string(escache.EngineLog) {
+		t.Skipf("the engine %s takes no TRIM: there is a loop device in front of each cache (docs/limits.md). ENGINE=log runs this", engine)
+	}
+	for _, kind := range []string{"ext4", "xfs"} {
+		t.Run(kind, func(t *testing.T) { w.trimOf(t, kind) })
+	}
+}
+
+func (w *world) trimOf(t *testing.T, kind string) {
+	steps := labtest.NewTimeline()
+	defer w.endFlushes(t)
+	w.apply(t, strings.Replace(w.class("discard-"+kind, "Immediate", "64Mi", kind), "parameters:", "mountOptions: [discard]\nparameters:", 1))
+	for _, c := range []struct{ name, class string }{{"fstrim-" + kind, "e2e-node-" + kind}, {"discard-" + kind, "e2e-node-discard-" + kind}} {
+		byItself := strings.HasPrefix(c.name, "discard")
+		volume := w.claim(t, c.name, c.class, "Filesystem", "512Mi")
+		w.pod(t, c.name, w.nodes[0], c.name, "Filesystem", forever)
+		if got := w.in(t, c.name, "grep ' /data ' /proc/mounts"); strings.Contains(got, "discard") != byItself {
+			t.Fatalf("mounted: %s", got)
+		}
+		sum := w.fill(t, c.name)
+		empty := w.inCeph(t, c.name, volume)
+		w.in(t, c.name, fmt.Sprintf("dd if=/dev/urandom of=/data/large bs=1M count=%d conv=fsync 2>/dev/null", trimmedBytes>>20))
+		full := w.inCeph(t, c.name, volume)
+		w.in(t, c.name, "rm /data/large; sync; sleep 2; sync")
+		deleted := w.inCeph(t, c.name, volume)
+		after := deleted
+		if !byItself {
+			mounted := "$(grep -o '/[^ ]*csi.escache.io/[^ ]*globalmount' /proc/mounts)"
+			t.Logf("%s", w.shell(t, w.nodes[0], "fstrim -v "+mounted))
+			after = w.inCeph(t, c.name, volume)
+			if deleted < full {
+				t.Errorf("without TRIM Ceph has %d bytes after the file is deleted, and had %d", deleted, full)
+			}
+		}
+		t.Logf("%s: rbd du: %d bytes with a small file, %d with a file of %d more, %d after that is deleted, %d after TRIM",
+			c.name, empty, full, trimmedBytes, deleted, after)
+		if full < empty+leastTrimmed || after > full-leastTrimmed {
+			t.Errorf("Ceph has got back %d bytes", full-after)
+		}
+		w.same(t, c.name, sum)
+		w.removePod(t, c.name, volume)
+		w.pod(t, c.name+"-moved", w.nodes[1], c.name, "Filesystem", forever)
+		w.same(t, c.name+"-moved", sum)
+		w.removePod(t, c.name+"-moved", volume)
+		w.kubectl(t, "delete", "pvc", c.name, "--timeout=120s")
+		steps.Mark(c.name)
+	}
+	w.kubectl(t, "delete", "storageclass", "e2e-node-discard-"+kind)
+	w.nothingLeft(t)
+	steps.Print(t)
+}
+
+// inCeph writes the claim's cache back and returns how much the image takes.
+func (w *world) inCeph(t *testing.T, claim, volume string) int64 {
+	t.Helper()
+	w.done(t, "flush", claim, "-n", namespace, "--wait", "--timeout=3m")
+	spec := w.volume(t, volume).Spec
+	return labtest.Open(t).VolumeOf(escache.VolumeRef{Pool: spec.Pool, Image: spec.Image}).ImageBytes(t)
+}
