@@ -96,6 +96,8 @@ func (images) Noted(context.Context, volumes.ImageRef) (volumes.Note, error) {
 	return volumes.Note{}, nil
 }
 
+func (images) Note(context.Context, volumes.ImageRef, volumes.Note) error { return nil }
+
 // attach makes a volume that is connected on a node with so much dirty.
 func (w *world) attach(name, node string, dirty int64) *v1alpha1.CacheVolume {
 	w.t.Helper()
