@@ -26,8 +26,8 @@ func TestPagesInARemedyBecomeLinks(t *testing.T) {
 
 func TestThePageLinksToTheDocumentationWhereItIsKnown(t *testing.T) {
 	for docs, want := range map[string]string{
-		"":                      "replace the copy (docs/redundancy.md)",
-		"https://docs.example/": `replace the copy (<a href="https://docs.example/redundancy.md">docs/redundancy.md</a>)`,
+		"":                      "if no pod has it (docs/redundancy.md)",
+		"https://docs.example/": `if no pod has it (<a href="https://docs.example/redundancy.md">docs/redundancy.md</a>)`,
 	} {
 		s, _ := serve(t, func(c *Config) { c.Docs = docs })
 		if _, body, _ := get(t, s.URL+"/", "viewer"); strings.Count(body, want) != 2 {
