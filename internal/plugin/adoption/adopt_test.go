@@ -95,6 +95,7 @@ func TestAdoptMakesVolumeAndClaim(t *testing.T) {
 		pv.Spec.Capacity.Storage().Value() != 2<<30 || group.Key != v1alpha1.TopologyKey || group.Values[0] != "g1" {
 		t.Errorf("PersistentVolume %+v", pv.Spec)
 	}
+	plugintest.Says(t, out.String(), "persistentvolume adopted-1 is made", "persistentvolumeclaim new is made")
 	if pvc.Spec.VolumeName != "adopted-1" || *pvc.Spec.StorageClassName != "escache" {
 		t.Errorf("claim %+v", pvc.Spec)
 	}
