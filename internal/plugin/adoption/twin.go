@@ -233,11 +233,12 @@ func applyTwin(ctx context.Context, c *console.Console, api client.Client, t *tw
 		made = append(made, claim)
 	}
 	for _, o := range made {
+		kind := strings.ToLower(o.GetObjectKind().GroupVersionKind().Kind) // not known any more when it is made
 		if err := api.Create(ctx, o); err != nil {
 			c.Printf("# Volume %s has the image now. What is left to make, also by repeating this command:\n", t.volume)
 			return errors.Join(err, printTwin(c, t))
 		}
-		c.Printf("%s %s is made\n", strings.ToLower(o.GetObjectKind().GroupVersionKind().Kind), o.GetName())
+		c.Printf("%s %s is made\n", kind, o.GetName())
 	}
 	c.Printf("adopted: image %s/%s is volume %s, in group %s\n", t.pool, t.image, t.volume, t.placed)
 	if t.source == nil {
