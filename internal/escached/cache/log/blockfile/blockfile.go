@@ -8,6 +8,9 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strconv"
+	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,7 +19,12 @@ import (
 const zeroChunk = 1 << 20
 
 // File is a block device or a regular file. Offsets, lengths and memory are aligned to blocks of 4 KiB.
-type File struct{ file *os.File }
+type File struct {
+	file *os.File
+	// piece is the longest range in bytes that the kernel zeroes with one request; 0 if that is not known. krbd's is an
+	// object of the image, or a set of objects if the image is striped.
+	piece int64
+}
 
 // OpenLog opens the disk of a log. A write to it returns when it is stable on every copy.
 func OpenLog(path string) (*File, error) { return open(path, unix.O_DIRECT|unix.O_DSYNC) }
@@ -39,7 +47,25 @@ func open(path string, flags int) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
-	return &File{file}, nil
+	return &File{file: file, piece: longestZero(info)}, nil
+}
+
+// longestZero returns a block device's limit for one request that zeroes, or 0.
+func longestZero(info fs.FileInfo) int64 {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || info.Mode()&fs.ModeDevice == 0 {
+		return 0
+	}
+	path := fmt.Sprintf("/sys/dev/block/%d:%d/queue/write_zeroes_max_bytes", unix.Major(stat.Rdev), unix.Minor(stat.Rdev))
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 // Close closes the file.
@@ -68,6 +94,31 @@ func (f *File) WriteStable(p []byte, at int64) error {
 
 // Zero makes a range read as zeros. A mere discard would not do: it may leave old data, as RBD's does of parts of objects.
 func (f *File) Zero(at, bytes int64, trim bool) error {
+	if trim {
+		if n := toBoundary(at, bytes, f.piece); n > 0 {
+			if err := f.zero(at, n, trim); err != nil {
+				return err
+			}
+			at, bytes = at+n, bytes-n
+		}
+	}
+	return f.zero(at, bytes, trim)
+}
+
+// toBoundary returns how many bytes of a range are trimmed first, by themselves: those before the first multiple of a
+// piece. The kernel cuts a range into pieces from its start on, and Ceph gives back objects that are trimmed with one request.
+// Pieces that begin within an object would each trim parts of two.
+func toBoundary(at, bytes, piece int64) int64 {
+	if piece <= 0 || at%piece == 0 {
+		return 0
+	}
+	if n := piece - at%piece; n < bytes {
+		return n
+	}
+	return 0
+}
+
+func (f *File) zero(at, bytes int64, trim bool) error {
 	mode := uint32(unix.FALLOC_FL_ZERO_RANGE | unix.FALLOC_FL_KEEP_SIZE)
 	if trim {
 		mode = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE

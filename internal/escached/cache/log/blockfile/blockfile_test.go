@@ -82,3 +82,31 @@ func TestAFileThatIsNotThereIsNotMade(t *testing.T) {
 		t.Errorf("it is there: %v", err)
 	}
 }
+
+// TestATrimTakesWholeObjectsInOnePiece as the kernel cuts it: from its start on.
+func TestATrimTakesWholeObjectsInOnePiece(t *testing.T) {
+	const object = 4 << 20
+	for _, c := range []struct{ at, bytes, piece, whole int64 }{
+		{0, 3 * object, object, 3},
+		{4096, 3 * object, object, 2},
+		{object - 4096, 3*object + 4096, object, 3},
+		{object + 4096, object - 4096, object, 0},
+		{4096, 8192, object, 0},
+		{8192, object, object, 0},
+		{4096, 3 * object, 0, 0}, // the kernel zeroes nothing by itself
+	} {
+		head := toBoundary(c.at, c.bytes, c.piece)
+		if head < 0 || head >= c.bytes {
+			t.Errorf("%+v: %d bytes come first", c, head)
+		}
+		var whole int64
+		for at := c.at + head; c.piece > 0 && at+c.piece <= c.at+c.bytes; at += c.piece {
+			if at%c.piece == 0 {
+				whole++
+			}
+		}
+		if whole != c.whole {
+			t.Errorf("%+v: %d objects are trimmed whole", c, whole)
+		}
+	}
+}
