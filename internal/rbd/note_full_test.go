@@ -9,7 +9,7 @@ import (
 
 // TestAFullPoolTakesANote: an attachment waits for its note. What it says replaces what the header has.
 func TestAFullPoolTakesANote(t *testing.T) {
-	c, pool, ctx := open(t, ceph, Options{}), newPool(t), t.Context()
+	c, pool, ctx := open(t, ceph, Options{Kubernetes: "ours"}), newPool(t), t.Context()
 	must(t, c.CreateImage(ctx, spec(pool, "a")))
 	ceph.Ceph(t, "osd", "pool", "set-quota", pool, "max_objects", "1")
 	deadline := time.Now().Add(60 * time.Second)

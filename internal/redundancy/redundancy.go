@@ -123,7 +123,7 @@ func why(v *v1alpha1.CacheVolume, lost string, group *v1alpha1.NodeGroup, e Evid
 	old := v.WithoutPod() && v.Status.IsOutdated(lost)
 	if reason, message = found(v, lost, group, e); reason != "" {
 		silent := reason == v1alpha1.ReasonHostSilent || reason == v1alpha1.ReasonHostDeleted
-		return reason, message, old || reason != v1alpha1.ReasonPeerOutdated && !(silent && e.Lately)
+		return reason, message, old || reason != v1alpha1.ReasonPeerOutdated && (!silent || !e.Lately)
 	}
 	c := recorded(v)
 	switch {

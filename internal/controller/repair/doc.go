@@ -31,6 +31,6 @@
 // A holder whose own disk has failed has no copy to make another from. It only writes through.
 //
 // The repair is timid. It needs a holder that answers. Between two nodes it copies one volume at a time,
-// and no more than Policy.Parallel volumes in all. It writes back no more detached volumes than that at once. It replaces nothing while many hosts of a group are
-// away (Pause). It never touches a copy that counts.
+// and no more than Policy.Parallel volumes in all. It writes back no more detached volumes than that at once.
+// It replaces nothing while many hosts of a group are away (Pause). It never touches a copy that counts.
 package repair

@@ -76,9 +76,7 @@ func Judge(v *v1alpha1.CacheVolume, seen Seen, policy Policy, now time.Time) Ste
 	s, repair := &v.Status, v.Status.Repair
 	holder := s.AttachedNode
 	partner := authority.Partner(v, holder)
-	attached := holder != "" && !s.FlushAttached() && v.Spec.HasReplica(holder)
-	onPeer := attached && s.IsOutdated(holder) && !s.IsOutdated(partner)
-	working := attached && !s.IsOutdated(holder) || onPeer
+	working, onPeer := works(v, partner)
 	if repair != nil && (!working || repair.Epoch != s.Epoch) {
 		return Step{Action: End, Holder: holder, Lost: repair.Lost,
 			Reason: "the attachment it was for is over; the next attachment creates replicas where it can"}
@@ -106,6 +104,15 @@ func Judge(v *v1alpha1.CacheVolume, seen Seen, policy Policy, now time.Time) Ste
 		return Step{}
 	}
 	return step
+}
+
+// works reports whether the node that has the volume works on a current copy, and whether on its partner's.
+func works(v *v1alpha1.CacheVolume, partner string) (working, onPeer bool) {
+	s := &v.Status
+	attached := s.AttachedNode != "" && !s.FlushAttached() && v.Spec.HasReplica(s.AttachedNode)
+	own := !s.IsOutdated(s.AttachedNode)
+	onPeer = attached && !own && !s.IsOutdated(partner)
+	return attached && own || onPeer, onPeer
 }
 
 // withoutPod judges a dirty volume that no pod has. Nobody fills its second copy, and nobody writes to it. So

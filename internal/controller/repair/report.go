@@ -61,14 +61,7 @@ func (w *work) redundant(v *v1alpha1.CacheVolume) *metav1.Condition {
 
 // report writes the volume's conditions, and emits an Event for each change of the step.
 func (r *Repairer) report(ctx context.Context, w *work, progress string) error {
-	wanted := metav1.Condition{Type: v1alpha1.ConditionRepairing, Status: metav1.ConditionTrue, Reason: string(w.step.Action)}
-	wanted.Message = w.step.Reason
-	if progress != "" {
-		wanted.Message += ": " + progress
-	}
-	if w.step.Action == Nothing {
-		wanted.Status, wanted.Reason, wanted.Message = metav1.ConditionFalse, ReasonNone, ""
-	}
+	wanted := w.step.condition(progress)
 	is := meta.FindStatusCondition(w.volume.Status.Conditions, wanted.Type)
 	changed := is == nil || is.Status != wanted.Status || is.Reason != wanted.Reason
 	changed = changed && (is != nil || w.step.Action != Nothing)
@@ -94,6 +87,18 @@ func (r *Repairer) report(ctx context.Context, w *work, progress string) error {
 		r.tell(v, w.step.Action, wanted.Message)
 	}
 	return nil
+}
+
+// condition is what the record says of the step.
+func (s Step) condition(progress string) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionRepairing, Status: metav1.ConditionTrue, Reason: string(s.Action), Message: s.Reason}
+	if progress != "" {
+		c.Message += ": " + progress
+	}
+	if s.Action == Nothing {
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonNone, ""
+	}
+	return c
 }
 
 // explain puts on record why there is one copy, unless the record has changed so that this is not known.

@@ -46,8 +46,8 @@ func Repair(c *console.Console) *cobra.Command {
 		Short: "Have lost second copies replaced now",
 		Long: "Have the lost second copies of attached volumes replaced now, and dirty volumes with one copy that no node has\n" +
 			"written back. csi-controller does this by itself after controller.recovery.repairAfter; here nobody waits for that\n" +
-			"time, and it works also where that is 0s (off) or paused because many hosts do not answer. What csi-controller is asked is the annotation " + v1alpha1.AnnotationRepair + "\n" +
-			"of the CacheVolume, for which you need the right to patch CacheVolumes. It removes the annotation when nothing is left to do.",
+			"time, and it works also where that is 0s (off) or paused because many hosts do not answer. What csi-controller is asked\n" +
+			"is the annotation " + v1alpha1.AnnotationRepair + " of the CacheVolume. You need the right to patch CacheVolumes. It removes the annotation when nothing is left to do.",
 		Example: "  kubectl escache repair pvc-0a1b --dry-run\n  kubectl escache repair --host=n2\n  kubectl escache repair --group=rack1",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {

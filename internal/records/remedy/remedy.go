@@ -100,8 +100,8 @@ func dataAtStake() []known {
 			"need to help you. What is in Ceph is not touched. If the other copy is current, move the pod there"},
 		{reason: v1alpha1.ReasonLocalDiskLost, todo: "check HOST's NVMe device; kubectl escache flush --volume=VOLUME, and move its pod " +
 			"(docs/hosts/disk-replaced.md)"},
-		{reason: LeftDirty, todo: "kubectl escache flush --volume=VOLUME --wait: HOST writes it back, no pod is needed; if that host is gone " +
-			"for good: kubectl escache discard-cache VOLUME"},
+		{reason: LeftDirty, todo: "kubectl escache flush --volume=VOLUME --wait: HOST writes it back, no pod is needed; if that host " +
+			"is gone for good: kubectl escache discard-cache VOLUME"},
 	}
 }
 

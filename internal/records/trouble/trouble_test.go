@@ -40,14 +40,14 @@ func TestWhatIsWrongWithAVolume(t *testing.T) {
 		change []func(*v1alpha1.CacheVolume)
 		want   []string
 	}{
-		"nothing":       {},
-		"its cache":     {[]func(*v1alpha1.CacheVolume){condition("Healthy", "CacheError", "False", 0)}, []string{"CacheError"}},
-		"a copy, once":  {[]func(*v1alpha1.CacheVolume){condition("Redundant", "PeerLost", "False", 0), outdated}, []string{"PeerLost"}},
-		"left dirty":    {[]func(*v1alpha1.CacheVolume){detached}, []string{"LeftDirty"}},
+		"nothing":      {},
+		"its cache":    {[]func(*v1alpha1.CacheVolume){condition("Healthy", "CacheError", "False", 0)}, []string{"CacheError"}},
+		"a copy, once": {[]func(*v1alpha1.CacheVolume){condition("Redundant", "PeerLost", "False", 0), outdated}, []string{"PeerLost"}},
+		"left dirty":   {[]func(*v1alpha1.CacheVolume){detached}, []string{"LeftDirty"}},
 		"left dirty, one host away": {[]func(*v1alpha1.CacheVolume){detached, condition("Redundant", "HostSilent", "False", time.Hour)},
 			[]string{"HostSilent", "LeftDirty"}},
 		"left dirty, one copy old": {[]func(*v1alpha1.CacheVolume){detached, outdated}, []string{"LeftDirty", "PeerOutdated"}},
-		"an old record": {[]func(*v1alpha1.CacheVolume){detached, condition("RecordBehindDisks", "LaterAttachmentSeen", "True", 0)}, []string{"LaterAttachmentSeen"}},
+		"an old record":            {[]func(*v1alpha1.CacheVolume){detached, condition("RecordBehindDisks", "LaterAttachmentSeen", "True", 0)}, []string{"LaterAttachmentSeen"}},
 		"a release that is refused": {[]func(*v1alpha1.CacheVolume){
 			detached, func(v *v1alpha1.CacheVolume) { v.Spec.Release = true }, condition("Released", "Refused", "False", 0),
 		}, []string{"Refused"}},
