@@ -47,7 +47,8 @@ func Repair(c *console.Console) *cobra.Command {
 		Long: "Have the lost second copies of attached volumes replaced now, and dirty volumes with one copy that no node has\n" +
 			"written back. csi-controller does this by itself after controller.recovery.repairAfter; here nobody waits for that\n" +
 			"time, and it works also where that is 0s (off) or paused because many hosts do not answer. What csi-controller is asked\n" +
-			"is the annotation " + v1alpha1.AnnotationRepair + " of the CacheVolume. You need the right to patch CacheVolumes. It removes the annotation when nothing is left to do.",
+			"is the annotation " + v1alpha1.AnnotationRepair + " of the CacheVolume. You need the right to patch CacheVolumes.\n" +
+			"csi-controller removes the annotation when nothing is left to do.",
 		Example: "  kubectl escache repair pvc-0a1b --dry-run\n  kubectl escache repair --host=n2\n  kubectl escache repair --group=rack1",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
