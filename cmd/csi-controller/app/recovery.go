@@ -77,8 +77,8 @@ func (o *RecoveryOptions) bind(f *pflag.FlagSet) {
 		"taint a node node.kubernetes.io/out-of-service when Kubernetes, this controller and its replication peers all say that it is dead")
 	f.DurationVar(&o.TaintAfter, "taint-after", o.TaintAfter, "how long that has to hold without a break")
 	f.DurationVar(&o.RepairAfter, "repair-after", o.RepairAfter,
-		"how long a host is gone before its replicas of attached volumes are replaced, and dirty volumes that no node has written back; "+
-			"what is proven lost counts at once; 0: only what kubectl escache repair asks for")
+		"how long a host is gone before its replicas of attached volumes are replaced. Dirty volumes that no node has are written back "+
+			"then. What is proven lost counts at once; 0: only what kubectl escache repair asks for")
 	f.BoolVar(&o.RepairDrain, "repair-drain", o.RepairDrain,
 		"have a volume write through to Ceph while its lost replica is being replaced")
 	f.IntVar(&o.RepairParallel, "repair-parallel", o.RepairParallel,
