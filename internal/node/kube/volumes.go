@@ -112,11 +112,16 @@ func (c *Client) namesOf(image string) []string {
 
 // PatchStatus changes fields of a CacheVolume's status. It fails with ErrConflict if the object has
 // changed since v was read. With the list of
-// outdated nodes it changes the summary of that list. Who changes that list changes nothing else of the summary.
+// outdated nodes it changes the summary of that list, too.
 func (c *Client) PatchStatus(ctx context.Context, v *v1alpha1.CacheVolume, status map[string]any) (*v1alpha1.CacheVolume, error) {
 	if nodes, changes := status["outdated"].([]string); changes {
 		status = maps.Clone(status)
-		status["summary"] = map[string]any{"outdated": strings.Join(nodes, ",")}
+		summary := map[string]any{}
+		if given, ok := status["summary"].(map[string]any); ok {
+			summary = maps.Clone(given)
+		}
+		summary["outdated"] = strings.Join(nodes, ",")
+		status["summary"] = summary
 	}
 	return c.patch(ctx, v, volumesPath+"/"+url.PathEscape(v.Name)+"/status", map[string]any{
 		"metadata": map[string]any{"resourceVersion": v.ResourceVersion}, "status": status,
