@@ -24,8 +24,8 @@ t=$(now); gap=$((t-last)); last=$t; max=0; [ -s /tmp/pause ] && read max </tmp/p
 // clones are made of a volume under constant fsync writes. Each is the volume at one moment, and whatever is deleted
 // first, nothing is left in the end.
 func clones(t *testing.T, w *world) {
-	// The source is s. The volumes x and y are clones of it, and z is one of x.
-	for _, c := range []struct{ kind, order string }{{"ext4", "s x y z"}, {"ext4", "z y x s"}, {"xfs", "x s z y"}} {
+	// The volumes c1 and c2 are clones of the source, and c3 is one of c1.
+	for _, c := range []struct{ kind, order string }{{"ext4", "source c1 c2 c3"}, {"ext4", "c3 c2 c1 source"}, {"xfs", "c1 source c3 c2"}} {
 		t.Run(c.kind+", deleted in the order "+c.order, func(t *testing.T) { w.clonesOf(t, c.kind, strings.Fields(c.order)) })
 	}
 }
@@ -33,33 +33,33 @@ func clones(t *testing.T, w *world) {
 func (w *world) clonesOf(t *testing.T, kind string, order []string) {
 	steps := labtest.NewTimeline()
 	class := "e2e-node-" + kind
-	ids := map[string]string{"s": w.claim(t, "s", class, "Filesystem", "512Mi")}
-	w.pod(t, "s", w.nodes[0], "s", "Filesystem", inTurnTimed)
-	w.turnsGoOn(t, "s")
+	ids := map[string]string{"source": w.claim(t, "source", class, "Filesystem", "512Mi")}
+	w.pod(t, "source", w.nodes[0], "source", "Filesystem", inTurnTimed)
+	w.turnsGoOn(t, "source")
 	usual := w.longestPause(t, func() { time.Sleep(20 * time.Second) })
 	steps.Mark("a pod writes")
 
 	before := map[string]int{}
 	paused := w.longestPause(t, func() {
-		for _, name := range []string{"x", "y"} {
-			_, before[name] = w.turns(t, "s")
-			ids[name] = w.cloneOf(t, name, "s", class)
+		for _, name := range []string{"c1", "c2"} {
+			_, before[name] = w.turns(t, "source")
+			ids[name] = w.cloneOf(t, name, "source", class)
 			steps.Mark("clone " + name + " is made")
-			w.turnsGoOn(t, "s")
+			w.turnsGoOn(t, "source")
 		}
 	})
-	after, _ := w.turns(t, "s")
+	after, _ := w.turns(t, "source")
 	t.Logf("the writer's longest time from one pair of fsyncs to the next is %s, and %s while its volume is cloned twice; a hold is bounded by %s",
 		usual, paused, volumes.HoldTime)
 	if paused > volumes.HoldTime {
 		t.Errorf("the writer rested for %s, longer than a hold may be", paused)
 	}
-	ids["z"] = w.cloneOf(t, "z", "x", class)
-	before["z"] = before["x"]
-	steps.Mark("clone z is made of clone x")
+	ids["c3"] = w.cloneOf(t, "c3", "c1", class)
+	before["c3"] = before["c1"]
+	steps.Mark("clone c3 is made of clone c1")
 
 	has := map[string]string{}
-	for _, name := range []string{"x", "y", "z"} {
+	for _, name := range []string{"c1", "c2", "c3"} {
 		w.pod(t, name, w.nodes[0], name, "Filesystem", forever) // on the source's host: the filesystems have one UUID
 		a, b := w.turns(t, name)
 		if a != b && a != b+1 || b < before[name] || a > after {
@@ -67,12 +67,12 @@ func (w *world) clonesOf(t *testing.T, kind string, order []string) {
 		}
 		has[name] = fmt.Sprint(a, b)
 	}
-	if has["z"] != has["x"] {
-		t.Errorf("the clone of a clone has %s, and that has %s", has["z"], has["x"])
+	if has["c3"] != has["c1"] {
+		t.Errorf("the clone of a clone has %s, and that has %s", has["c3"], has["c1"])
 	}
-	steps.Mark(fmt.Sprintf("pods have read %s, %s and %s", has["x"], has["y"], has["z"]))
+	steps.Mark(fmt.Sprintf("pods have read %s, %s and %s", has["c1"], has["c2"], has["c3"]))
 
-	left := []string{"x", "y", "z"}
+	left := []string{"c1", "c2", "c3"}
 	for _, name := range order {
 		w.removePod(t, name, ids[name])
 		w.kubectl(t, "delete", "pvc", name, "--timeout=120s")
@@ -110,12 +110,12 @@ spec:
 	return w.volumeOf(t, name)
 }
 
-// longestPause is the longest time from one number to the next of the writer s during do.
+// longestPause is the longest time from one number to the next of the source's writer during do.
 func (w *world) longestPause(t *testing.T, do func()) time.Duration {
 	t.Helper()
-	w.in(t, "s", "rm -f /tmp/pause; until [ -s /tmp/pause ]; do sleep 0.1; done")
+	w.in(t, "source", "rm -f /tmp/pause; until [ -s /tmp/pause ]; do sleep 0.1; done")
 	do()
-	hundredths, err := strconv.Atoi(w.in(t, "s", "cat /tmp/pause"))
+	hundredths, err := strconv.Atoi(w.in(t, "source", "cat /tmp/pause"))
 	check(t, err)
 	return time.Duration(hundredths) * 10 * time.Millisecond
 }
