@@ -101,6 +101,17 @@ func (v *CacheVolume) WithoutPod() bool {
 	return v.Status.Authority == AuthorityCache && (v.Status.AttachedNode == "" || v.Status.FlushAttached())
 }
 
+// SelectsOnNode reports whether a CacheFlush of a node is for the volume: it is attached there or, with
+// secondCopies, attached elsewhere and has a replica there. A dirty volume that no pod has is selected if
+// one of its current copies is there: whoever takes the host away takes that copy away.
+func (s *CacheFlushSpec) SelectsOnNode(v *CacheVolume) bool {
+	if v.WithoutPod() {
+		return v.Spec.HasReplica(s.Node) && !v.Status.IsOutdated(s.Node)
+	}
+	at := v.Status.AttachedNode
+	return at != "" && (at == s.Node || s.SecondCopies && v.Spec.HasReplica(s.Node))
+}
+
 // OutdatedWithout returns the outdated nodes except one. It never returns nil, which a patch would
 // write as null.
 func (s *CacheVolumeStatus) OutdatedWithout(node string) []string {

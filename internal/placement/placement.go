@@ -13,6 +13,9 @@ type Member struct {
 	Ready bool
 	// Cordoned tells why a member is not ready. Placement itself does not look at it.
 	Cordoned bool
+	// Well means that the host answers and is healthy, also if it is cordoned and so not ready. Placement
+	// itself does not look at it.
+	Well bool
 	// CapacityBytes is the size of the whole cache device. While the host does not answer, it is
 	// the last known size.
 	CapacityBytes int64

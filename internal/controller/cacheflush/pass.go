@@ -143,7 +143,7 @@ func (r *Reconciler) step(
 		return r.writeBack(ctx, now, at, longest)
 	}
 	owner := v1alpha1.FlushOwner(f.Name)
-	if f.Spec.Node != "" && !selects(f.Spec, v) {
+	if f.Spec.Node != "" && !f.Spec.SelectsOnNode(v) {
 		if now, over := r.left(ctx, v, owner, now); over {
 			return now
 		}

@@ -90,16 +90,27 @@ func (r *Reconciler) SetupWithManager(m ctrl.Manager) error {
 		Complete(r)
 }
 
-// attachments passes on what begins or ends a drain: a volume was attached, detached or moved.
+// attachments passes on what begins or ends a drain: a volume was attached, detached or moved, or has other
+// claims of write-through. An attachment makes one for a CacheFlush that may be gone by then.
 func attachments() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, ok := e.ObjectOld.(*v1alpha1.CacheVolume)
 			now, also := e.ObjectNew.(*v1alpha1.CacheVolume)
-			return ok && also && (before.Status.AttachedNode != now.Status.AttachedNode || before.Status.Epoch != now.Status.Epoch)
+			return ok && also && (before.Status.AttachedNode != now.Status.AttachedNode || before.Status.Epoch != now.Status.Epoch ||
+				!slices.Equal(owners(before), owners(now)))
 		},
 		DeleteFunc: func(event.DeleteEvent) bool { return false },
 	}
+}
+
+// owners are those of a volume's claims of write-through.
+func owners(v *v1alpha1.CacheVolume) []string {
+	var all []string
+	for _, c := range v.Status.WriteThrough {
+		all = append(all, c.Owner)
+	}
+	return all
 }
 
 // concerned returns the CacheFlushes that have a claim on the volume, even if they are gone, and
@@ -120,7 +131,7 @@ func (r *Reconciler) concerned(ctx context.Context, o client.Object) []reconcile
 		r.Log.WarnContext(ctx, "a drain of the volume's node may learn of it late", "volume", v.Name, "error", err)
 	}
 	for i := range all.Items {
-		if f := &all.Items[i]; f.Spec.Mode == v1alpha1.FlushModeDrain && f.Spec.Node != "" && selects(f.Spec, v) {
+		if f := &all.Items[i]; f.Spec.Mode == v1alpha1.FlushModeDrain && f.Spec.Node != "" && f.Spec.SelectsOnNode(v) {
 			names = append(names, f.Name)
 		}
 	}

@@ -14,17 +14,6 @@ import (
 	"github.com/escache/escache-csi/internal/redundancy"
 )
 
-// selects reports whether a CacheFlush of a node is for the volume: it is attached there or, with
-// secondCopies, attached elsewhere and has a replica there. A dirty volume that no pod has is selected if
-// one of its current copies is there: whoever takes the host away takes that copy away.
-func selects(spec v1alpha1.CacheFlushSpec, v *v1alpha1.CacheVolume) bool {
-	if v.WithoutPod() {
-		return v.Spec.HasReplica(spec.Node) && !v.Status.IsOutdated(spec.Node)
-	}
-	at := v.Status.AttachedNode
-	return at != "" && (at == spec.Node || spec.SecondCopies && v.Spec.HasReplica(spec.Node))
-}
-
 // needsTwo says why a volume that was drained for its second copy on a node has to go on writing
 // through: its next acknowledged writes would be on one host only. It is empty if write-back may
 // return. It is pure; the holder's report may be empty if the answer does not depend on it.

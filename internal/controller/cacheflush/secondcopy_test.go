@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
@@ -150,6 +152,39 @@ func TestASecondCopyThatComesLaterIsDrainedToo(t *testing.T) {
 	}
 	if !w.writesThrough("late") {
 		t.Errorf("it is not drained: %+v", w.record().Status)
+	}
+}
+
+// An attachment beside an evacuated host claims write-through for the evacuation before that knows of it.
+func TestAVolumeThatIsAttachedDrainedStaysSoAndIsTurnedBack(t *testing.T) {
+	for _, gone := range []bool{false, true} {
+		w := newWorld(t)
+		w.evacuate(true)
+		w.until(v1alpha1.FlushDrained)
+		v := w.pair("v", 0)
+		before := v.DeepCopy()
+		v.Status.Authority = v1alpha1.AuthorityCeph
+		v.Status.WriteThrough = []v1alpha1.WriteThroughClaim{{Owner: v1alpha1.FlushOwner("f"), Epoch: v.Status.Epoch}}
+		must(t, w.api.Status().Update(t.Context(), v))
+		if !attachments().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: v}) {
+			t.Error("nobody is told of the claim")
+		}
+		w.fleet.Hosts["n1"].Change(cachevolume.Ref(v), func(s *escache.VolumeStatus) { s.Mode = escache.ModeWritethrough })
+		if gone { // it ended at the moment of the attachment
+			f := w.record()
+			f.Finalizers = nil
+			must(t, w.api.Update(t.Context(), f))
+		} else {
+			w.until(v1alpha1.FlushDrained)
+			if !w.writesThrough("v") {
+				t.Fatalf("%+v", w.volume("v").Status)
+			}
+		}
+		w.remove()
+		w.pass()
+		if now := w.volume("v"); len(now.Status.WriteThrough) > 0 || now.Status.Authority != v1alpha1.AuthorityCache || w.on("n1", "v").Mode != escache.ModeWriteback {
+			t.Errorf("gone %v: %+v", gone, now.Status)
+		}
 	}
 }
 

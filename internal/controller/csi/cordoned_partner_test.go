@@ -5,9 +5,13 @@ import (
 	"testing"
 
 	"google.golang.org/grpc/codes"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/cachevolume"
 )
 
 // cordon keeps new replicas off hosts of the group.
@@ -70,6 +74,58 @@ func TestACordonedHostGetsNoReplica(t *testing.T) {
 			w.poll()
 			_, err := w.publish("pvc-1", second)
 			wants(t, err, codes.Unavailable, "no other host can stand in")
+		})
+	}
+}
+
+// Whoever has evacuated a host was told that Ceph has everything of it, and that this stays so.
+func TestBesideAnEvacuatedHostAVolumeWritesThroughFromTheBeginning(t *testing.T) {
+	for name, tc := range map[string]struct {
+		spec    func(s *v1alpha1.CacheFlushSpec)
+		deleted bool
+		there   bool // it is attached to that host itself
+		through bool
+	}{
+		"its second copy is there":                  {func(*v1alpha1.CacheFlushSpec) {}, false, false, true},
+		"it is attached there":                      {func(s *v1alpha1.CacheFlushSpec) { s.SecondCopies = false }, false, true, true},
+		"second copies are not protected":           {func(s *v1alpha1.CacheFlushSpec) { s.SecondCopies = false }, false, false, false},
+		"the evacuation ends":                       {func(*v1alpha1.CacheFlushSpec) {}, true, false, false},
+		"another host is evacuated":                 {func(s *v1alpha1.CacheFlushSpec) { s.Node = "n9" }, false, false, false},
+		"a flush, which does not last":              {func(s *v1alpha1.CacheFlushSpec) { s.Mode, s.SecondCopies = v1alpha1.FlushModeFlush, false }, false, true, false},
+		"a drain of another volume, which is named": {func(s *v1alpha1.CacheFlushSpec) { s.Node, s.Volume = "", "pvc-2" }, false, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			v, first, second := w.usedBefore("pvc-1")
+			w.cordon(first)
+			w.host(other(v)).Stop()
+			w.poll()
+			f := &v1alpha1.CacheFlush{ObjectMeta: metav1.ObjectMeta{Name: "evacuate", Finalizers: []string{v1alpha1.FlushFinalizer}}}
+			f.Spec = v1alpha1.CacheFlushSpec{Node: first, Mode: v1alpha1.FlushModeDrain, SecondCopies: true}
+			tc.spec(&f.Spec)
+			must(t, w.api.Create(t.Context(), f))
+			if tc.deleted {
+				must(t, w.api.Delete(t.Context(), f))
+			}
+			node := second
+			if tc.there {
+				node = first
+			}
+			out, err := w.publish("pvc-1", node)
+			must(t, err)
+			v = w.volume("pvc-1")
+			through := v.Status.Authority == v1alpha1.AuthorityCeph && len(authority.Claims(v)) == 1 &&
+				cachevolume.ConnectRequest(v).Options.Mode == escache.ModeWritethrough
+			if through != tc.through || v.Status.AttachedNode != node || !through && len(v.Status.WriteThrough) > 0 {
+				t.Errorf("status %+v", v.Status)
+			}
+			again, err := w.publish("pvc-1", node)
+			if err != nil || again[v1alpha1.PublishContextEpoch] != out[v1alpha1.PublishContextEpoch] {
+				t.Errorf("repeated: %v, %v", again, err)
+			}
+			if now := w.volume("pvc-1"); !slices.Equal(authority.Claims(now), authority.Claims(v)) || now.Status.Authority != v.Status.Authority {
+				t.Errorf("repeated: status %+v", now.Status)
+			}
 		})
 	}
 }

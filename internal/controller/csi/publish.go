@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -138,14 +139,25 @@ func (s *service) claim(ctx context.Context, v *v1alpha1.CacheVolume, plan autho
 }
 
 // giveToCache moves the authority to the cache, which may become dirty from then on. The unfilled
-// copies do not count yet.
+// copies do not count yet. A volume whose host, or second host, is being evacuated writes through from
+// the beginning instead. So what the evacuation has said of that host stays true: Ceph has everything.
 func (s *service) giveToCache(ctx context.Context, v *v1alpha1.CacheVolume, unfilled []string) error {
 	if !authority.InCeph(v) {
 		return nil
 	}
-	v.Status.Authority, v.Status.Outdated = v1alpha1.AuthorityCache, unfilled
+	drains, err := s.DrainsOf(ctx, v)
+	if err != nil {
+		return err
+	}
+	what := "its cache may be dirty"
+	if v.Status.Outdated = unfilled; len(drains) == 0 {
+		v.Status.Authority = v1alpha1.AuthorityCache
+	} else {
+		v.Status.WriteThrough = drains
+		what = "it writes through from the beginning, for " + strings.Join(authority.Claims(v), " and ")
+	}
 	cachedAgain := meta.RemoveStatusCondition(&v.Status.Conditions, v1alpha1.ConditionUncached)
-	if err := s.UpdateStatus(ctx, v, "its cache may be dirty"); err != nil {
+	if err := s.UpdateStatus(ctx, v, what); err != nil {
 		return err
 	}
 	crashpoint.Reach("publish/authority_written")

@@ -286,6 +286,7 @@ func placementOf(group *v1alpha1.NodeGroup, seen []sight) placement.Group {
 		}
 		member := placement.Member{
 			Name: s.name, Ready: s.problem == "", Cordoned: slices.Contains(group.Spec.CordonedNodes, s.name),
+			Well: s.problem == "" || s.reason == reasonCordoned,
 		}
 		if s.host != nil {
 			member.CapacityBytes, member.MaxVolumes = s.host.CacheCapacityBytes, s.host.MaxVolumes

@@ -264,6 +264,13 @@ func (b *Book) Ready(group, node string) bool {
 	return b.members[group][node].Ready
 }
 
+// Well reports whether the node answered and was healthy when it was last polled. It may be cordoned.
+func (b *Book) Well(group, node string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.members[group][node].Well
+}
+
 // Connectable returns the size of the largest cache that can be connected on the node, by what it said
 // of its memory when it was last polled. known is false if it has not said so.
 func (b *Book) Connectable(group, node string) (bytes int64, known bool) {

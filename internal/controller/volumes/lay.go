@@ -10,6 +10,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/placement"
 )
 
 // TakeOver prepares a volume that may be dirty for a node that has a current copy. The node's own
@@ -82,31 +83,39 @@ func (s *Steps) LayAnew(
 	if plan.Relay {
 		return nil, s.relay(ctx, v, node, open)
 	}
+	stays := "" // a cordoned partner
 	for _, partner := range v.Spec.Replicas {
 		switch {
 		case partner == node:
 		case slices.Contains(open, partner):
 			return nil, s.relayWithout(ctx, v, node, open, onHost(partner, fmt.Errorf("node %s still has the device of an earlier "+
 				"attachment, and it is open (unmount it, or switch the node off): %w", partner, ErrUnavailable)))
-		case !s.Book.Ready(v.Spec.Group, partner):
+		case s.Book.Ready(v.Spec.Group, partner):
+		case len(plan.Renew) == 0 && s.onlyPartner(v, node, partner, open):
+			stays = partner
+		default:
 			return nil, s.relayWithout(ctx, v, node, open,
 				onHost(partner, fmt.Errorf("node %s was not ready when last asked: %w", partner, ErrUnavailable)))
 		}
 	}
-	unfilled, err = s.layBeside(ctx, v, plan, node)
+	unfilled, err = s.layBeside(ctx, v, plan, node, stays)
 	if err != nil {
 		return nil, s.goOnWithout(ctx, v, node, open, err)
 	}
 	return unfilled, nil
 }
 
-// layBeside lays what is missing of both replicas where they are. It returns what LayAnew returns.
+// layBeside lays what is missing of both replicas where they are. The partner that stays, if any, gets no new
+// replica. It returns what LayAnew returns.
 func (s *Steps) layBeside(
-	ctx context.Context, v *v1alpha1.CacheVolume, plan authority.Attachment, node string,
+	ctx context.Context, v *v1alpha1.CacheVolume, plan authority.Attachment, node, stays string,
 ) (unfilled []string, err error) {
 	missing, failures, err := s.missing(ctx, v, plan.Renew)
 	if err := firstOf(node, failures, err); err != nil {
 		return nil, err
+	}
+	if slices.Contains(missing, stays) {
+		return nil, onHost(stays, fmt.Errorf("node %s is cordoned and has no replica any more: %w", stays, ErrUnavailable))
 	}
 	renew := authority.Renewed(v, node, slices.Concat(plan.Renew, missing))
 	if err := s.renew(ctx, v, renew); err != nil {
@@ -117,6 +126,16 @@ func (s *Steps) layBeside(
 		return nil, err
 	}
 	return authority.Unfilled(v, authority.Attachment{Renew: renew}, node), nil
+}
+
+// onlyPartner reports whether a partner that gets no new replicas, because it is cordoned, has to do: it
+// is well, and no other host of the group can stand in for it. It keeps the replica that it has.
+func (s *Steps) onlyPartner(v *v1alpha1.CacheVolume, node, partner string, open []string) bool {
+	if !s.Book.Well(v.Spec.Group, partner) {
+		return false
+	}
+	_, err := s.Book.Partners(v, node, append([]string{partner}, open...)...)
+	return errors.Is(err, placement.ErrNoFit)
 }
 
 // goOnWithout has another host of the group stand in for a partner that is down or cannot do it, if one is up.
