@@ -31,6 +31,7 @@ func (m *Model) control(s *state, out emit) {
 		try(detachBegins, h, func(n *state) bool { return m.beginUnpublish(n, h, false) })
 		try(giveUpBegins, h, func(n *state) bool { return m.beginUnpublish(n, h, true) })
 	}
+	m.flushDetached(s, try)
 	try(settleBegins, 0, m.beginSettle)
 	m.fencesLate(s, try)
 	m.keepsFenced(s, try)
@@ -165,6 +166,9 @@ func (m *Model) step(s *state, try func(kind, uint8, func(*state) bool)) {
 		}
 		m.dropsOne(s, try)
 		return
+	}
+	if c.pc == publishAuthority && m.has(Draining) && !m.has(SetBack) && !s.rec.inCache && !c.outside {
+		try(publishesDrained, c.node, m.publishDrained)
 	}
 	if c.op == opTransfer && c.pc == transferClear {
 		m.dropsOne(s, try)

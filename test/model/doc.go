@@ -112,9 +112,13 @@
 //   - A copy that was given up over the link while its peer's disk is lost before the two are
 //     connected again: the record counts it, and DRBD does not promote it without force.
 //   - Which loss a repair is for, and when it begins: it may begin whenever authority.Substitutable allows
-//     it, so every reason is covered. A holder that dies between the record of its new partner and the
-//     change of its own, and is attached again: escached refuses the new partner until its copy is known
-//     to be current.
+//     it, so every reason is covered. The same goes for a write-back without a pod. A holder that dies between
+//     the record of its new partner and the change of its own, and is attached again: escached refuses the new
+//     partner until its copy is known to be current.
+//   - A publish that is drained from the beginning, with a record that was set back. A new attachment may get
+//     the number of one that the record has forgotten, and whose host is down. What that host has is removed
+//     later as if it were of the new one. A publish that writes back has the same end, in orders of 15 steps.
+//     The note in the image's metadata, which is not modelled, refuses the first of these attachments.
 //   - Replacing a copy whose old partner is asked about after the new one is counted: a host changes its
 //     partner before it fills the new one.
 //   - A dev_connect that csi-controller itself has asked for, to have a cache written back, and that ends after

@@ -28,6 +28,7 @@ const (
 	Outside                      // n4 is not in the group, and may have the volume without a cache
 	Removed                      // a copy was removed, and what removed it died
 	Late                         // maps come late, and write back before anybody asks whether they may be used
+	Detached                     // dirty volumes that no pod has are written back, also for no pod
 	Seconds                      // the power fails in the seconds in which nobody has counted what only the peer has
 )
 

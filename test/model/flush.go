@@ -1,5 +1,11 @@
 package model
 
+import (
+	"slices"
+
+	"github.com/escache/escache-csi/internal/authority"
+)
+
 // flushFirst begins the write-back that an attach needs first: to a node without a current copy, of
 // a volume that may be dirty.
 func (m *Model) flushFirst(s *state, h uint8, try func(kind, uint8, func(*state) bool)) {
@@ -10,20 +16,44 @@ func (m *Model) flushFirst(s *state, h uint8, try func(kind, uint8, func(*state)
 	if !ok || len(plan.FlushFirst) == 0 {
 		return
 	}
+	var current set
+	for i := range names {
+		if slices.Contains(plan.FlushFirst, names[i]) {
+			current = current.with(uint8(i))
+		}
+	}
+	m.writesBack(s, controllerFlushes, current, try)
+}
+
+// flushDetached is the write-back of a volume that no pod has, and that no pod waits for: the controller
+// begins it by itself, or somebody asks for it.
+func (m *Model) flushDetached(s *state, try func(kind, uint8, func(*state) bool)) {
+	if m.has(Detached) && (s.rec.flush || s.rec.attached == nobody && s.rec.inCache) {
+		m.writesBack(s, flushBegins, s.rec.replicas&^s.rec.outdated, try) // as authority.Current has it
+	}
+}
+
+// writesBack begins a write-back by one of the nodes with a current copy, or goes on with what was begun.
+func (m *Model) writesBack(s *state, k kind, current set, try func(kind, uint8, func(*state) bool)) {
 	if s.rec.flush {
-		// It was begun before, and is gone on with.
-		try(controllerFlushes, s.rec.attached, func(n *state) bool {
+		try(k, s.rec.attached, func(n *state) bool {
 			n.ctl = controller{op: opFlush, node: s.rec.attached, pc: m.flushFrom()}
 			return true
 		})
 		return
 	}
-	seen := m.reports(s)
 	if s.rec.epoch >= m.Bounds.Epochs {
 		return
 	}
-	m.real.flushers(s.rec, plan.FlushFirst, seen).each(func(at uint8) {
-		try(controllerFlushes, at, func(n *state) bool {
+	seen := m.reports(s)
+	for i := range seen {
+		if seen[i].epoch > s.rec.epoch && !m.on(NoLaterKnown) {
+			seen[i] = report{silent: true}
+		}
+	}
+	m.real.flushers(s.rec, current, seen).each(func(at uint8) {
+		try(k, at, func(n *state) bool {
+			n.contradicted(true, at)
 			n.ctl = controller{op: opFlush, node: at, pc: flushAttach}
 			if from, forced := m.real.takenFrom(n.rec); forced {
 				n.ctl.pc, n.ctl.lost = unpublishList, from
@@ -136,4 +166,34 @@ func (m *Model) endFlush(s *state, dead bool) bool {
 		s.ctl.pc = unpublishList
 	}
 	return true
+}
+
+// flushQuestion is what flushers asks.
+type flushQuestion struct {
+	rec     record
+	current set
+	seen    [hosts]report
+}
+
+// flushers asks which of the nodes with a current copy can write it back.
+func (r *rules) flushers(rec record, current set, seen [hosts]report) set {
+	q := flushQuestion{rec, current, seen}
+	able, known := r.flushed[q]
+	if known {
+		return able
+	}
+	reports := map[string]authority.Report{}
+	v := rec.volume()
+	rec.replicas.each(func(h uint8) { reports[names[h]] = seen[h].heard(v, names[h]) })
+	var from []string
+	current.each(func(h uint8) { from = append(from, names[h]) })
+	list, err := authority.Flushers(v, from, reports)
+	for _, name := range list {
+		able = able.with(uint8(slices.Index(names[:], name)))
+	}
+	if err != nil {
+		able = 0
+	}
+	r.flushed[q] = able
+	return able
 }

@@ -74,6 +74,7 @@ const (
 	NoteReadByAttach
 	NoteReadByStage
 	NotedBeforeUse
+	NoLaterKnown
 	guardsEnd
 )
 
@@ -148,6 +149,7 @@ var Precautions = map[Guard]string{
 	NoteReadByAttach:         "no attachment begins, or is repeated, while the image tells of a later one than the record",
 	NoteReadByStage:          "no host connects before its record was compared with what the image tells",
 	NotedBeforeUse:           "no host connects before the image tells of the attachment",
+	NoLaterKnown:             "nothing is written back while a host has seen a later attachment than the record",
 	PermitEndsWithAttachment: "a connect drops the permit that an earlier attachment has left",
 }
 

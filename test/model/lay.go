@@ -31,12 +31,28 @@ func (m *Model) mayLay(s *state, h uint8) bool {
 	return s.rec.outdated.has(h) || m.swap(s, func(r *record) { r.outdated = r.outdated.with(h) })
 }
 
-func (m *Model) publish(s *state) bool {
-	node := s.ctl.node
-	unfilled := set(0) // copies that were laid again, and lack what the kept one has
-	if m.on(RenewedOutdated) {
-		unfilled = m.real.unfilled(s.rec.replicas, s.ctl.renew, node)
+// unfilled are the copies that were laid again, and lack what the kept one has.
+func (m *Model) unfilled(s *state) set {
+	if !m.on(RenewedOutdated) {
+		return 0
 	}
+	return m.real.unfilled(s.rec.replicas, s.ctl.renew, s.ctl.node)
+}
+
+// publishDrained is a publish of a volume that somebody wants to write through: its truth stays in Ceph.
+func (m *Model) publishDrained(s *state) bool {
+	node, unfilled := s.ctl.node, m.unfilled(s)
+	if !m.swap(s, func(r *record) { r.claim, r.outdated = true, unfilled }) {
+		return false
+	}
+	s.truthful()
+	s.host[node].given = s.rec.epoch
+	s.ctl = controller{}
+	return true
+}
+
+func (m *Model) publish(s *state) bool {
+	node, unfilled := s.ctl.node, m.unfilled(s)
 	if !s.rec.inCache && !m.swap(s, func(r *record) { r.inCache, r.outdated = m.on(AuthorityCacheBeforeWriteBack), unfilled }) {
 		return false
 	}

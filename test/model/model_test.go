@@ -38,6 +38,8 @@ var worlds = []struct {
 	{"other sizes of the cache", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Resizing | Power | Links | Crashes | Spares}, 13, 9},
 	{"other sizes of the cache, and restored records", Bounds{Writes: 1, Epochs: 2, Faults: 2, With: Resizing | SetBack | Draining | Control}, 12, 9},
 	{"hosts outside the group", Bounds{Writes: 2, Epochs: 3, Faults: 2, With: Outside | Power | Storage | Crashes | Doubles}, 15, 9},
+	{"written back without a pod", Bounds{Writes: 2, Epochs: 3, Faults: 2, With: Detached | Power | Links | Crashes | Spares}, 14, 9},
+	{"written back without a pod, drained and restored", Bounds{Writes: 2, Epochs: 3, Faults: 2, With: Detached | SetBack | Draining | Control}, 13, 9},
 	{"machines of one name", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Doubles | Draining | Power | Links | Spares}, 13, 9},
 }
 
@@ -164,6 +166,7 @@ func TestEveryGuardIsNeeded(t *testing.T) {
 		{NoteReadByAttach, 2, world(1, 2, SetBack|Power)},
 		{NoteReadByStage, 2, world(1, 2, SetBack|Power)},
 		{NotedBeforeUse, 2, world(1, 2, SetBack|Power)},
+		{NoLaterKnown, 2, world(2, 1, Detached|SetBack)},
 		{DirtyKept, 4, world(1, 2, SetBack|Draining|Power|Spares)},
 		{DiscardedUpTo, 4, world(1, 1, SetBack|Spares)},
 

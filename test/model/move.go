@@ -90,6 +90,8 @@ const (
 	recordLate
 	outsiderRemoves
 	fenceAgain
+	flushBegins
+	publishesDrained
 	kinds
 )
 
@@ -184,6 +186,8 @@ var texts = map[kind]string{
 	outsiderRemoves:   "somebody removes the blocklist entry of client %d, which is fenced",
 	fenceAgain:        "client %d, which is on record as fenced, is put on the blocklist again, for years",
 	forgetHost:        "nobody waits for a map of %s any more",
+	flushBegins:       "the controller has %s write back a volume that no pod has",
+	publishesDrained:  "the record says that the volume is drained from the beginning; it is published to %s",
 	controllerFlushes: "ControllerPublish begins, and has %s write back first",
 }
 

@@ -30,6 +30,7 @@ type rules struct {
 	anew     map[anewQuestion]set
 	leaves   map[settledQuestion]bool
 	again    map[lapsedQuestion]bool
+	flushed  map[flushQuestion]set
 }
 
 func newRules(group []string) rules {
@@ -40,7 +41,8 @@ func newRules(group []string) rules {
 		settled:  map[settledQuestion]bool{}, staged: map[stageQuestion]bool{}, granted: map[aloneQuestion]bool{},
 		lifted: map[goneQuestion]bool{}, failed: map[selfQuestion]selfAnswer{}, replaced: map[replaceQuestion]bool{},
 		counted: map[countQuestion]bool{}, anew: map[anewQuestion]set{}, leaves: map[settledQuestion]bool{},
-		again: map[lapsedQuestion]bool{},
+		again:   map[lapsedQuestion]bool{},
+		flushed: map[flushQuestion]set{},
 	}
 }
 
@@ -209,22 +211,6 @@ func (r *rules) take(q detachQuestion) (authority.Detachment, bool) {
 		r.detaches[q] = a
 	}
 	return a.plan, a.ok
-}
-
-// flushers asks which of the nodes with a current copy can write it back.
-func (r *rules) flushers(rec record, current []string, seen [hosts]report) set {
-	reports := map[string]authority.Report{}
-	v := rec.volume()
-	rec.replicas.each(func(h uint8) { reports[names[h]] = seen[h].heard(v, names[h]) })
-	var able set
-	list, err := authority.Flushers(v, current, reports)
-	if err != nil {
-		return 0
-	}
-	for _, name := range list {
-		able = able.with(uint8(slices.Index(names[:], name)))
-	}
-	return able
 }
 
 func (r *rules) isSettled(rec record, seen [hosts]report) bool {

@@ -46,6 +46,13 @@ func (m *Model) roots() []root {
 			root{"a volume that n2 has taken over from n1, and that is dirty there; both are off; etcd was backed up while n1 had it",
 				m.storedAttached()})
 	}
+	if m.has(Detached) {
+		all = append(all, root{"a volume that nobody has, dirty on n1 and n2", bothDirty()})
+	}
+	if m.has(Detached | SetBack) {
+		all = append(all, root{"a volume that nobody has, dirty on n1, with an outdated copy on n2; etcd was backed up while both were " +
+			"dirty and current", storedDirty()})
+	}
 	if m.has(Moving) {
 		all = append(all, root{"a clean volume in a group of n3 and n4, which has left an outdated, dirty copy on n1", movedBefore()})
 	}
@@ -92,6 +99,31 @@ func left() state {
 	n1 := &s.host[0]
 	n1.dirty, n1.current, n1.bitmap, n1.wasPrimary, n1.given = 1, 2, 1, true, 1
 	s.cut = s.cut.with(pair(0, 1))
+	return s
+}
+
+// bothDirty is a volume that nobody has, with what was acknowledged on n1 and n2. It was in use on n1, which has
+// lost its power and was given up.
+func bothDirty() state {
+	s := begun()
+	n1, n2 := &s.host[0], &s.host[1]
+	s.rec.attached, s.rec.client, s.ceph.lock = nobody, 0, 0
+	s.rec.fenced[0], s.ceph.blocked = set(0).with(1), set(0).with(1)
+	s.acked, s.last, s.faults = 1, 1, 1
+	n1.primary, n1.device, n1.client, n1.given, n1.upToDate, n1.wasPrimary, n1.up = false, false, 0, 0, false, true, false
+	n1.dirty, n2.dirty = 1, 1
+	s.disconnect(pair(0, 1))
+	return s
+}
+
+// storedDirty is such a volume that n1 has had again since, without n2. There is a record from before that.
+func storedDirty() state {
+	s := left()
+	s.saved, s.faults = s.rec, 0
+	s.saved.outdated = 0
+	s.rec.epoch, s.acked, s.last = 2, 2, 2
+	n1, n2 := &s.host[0], &s.host[1]
+	n1.tag, n1.dirty, n2.dirty = 2, 2, 1
 	return s
 }
 

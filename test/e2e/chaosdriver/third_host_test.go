@@ -19,6 +19,7 @@ func thirdHostRows() []row {
 		{when: "third host", what: "the holder loses its power while the lost copy is being replaced", run: repairThenHolder},
 		{when: "third host", what: "disk of the second copy dead: it gets the copy unasked", run: deadDiskRepaired},
 		{when: "third host", what: "host came back empty under its old name: copy restored unasked", run: emptyHostRepaired},
+		{when: "third host", what: "the holder dies and no pod comes: written back by the other host unasked", run: writtenBackWithoutAPod},
 		{when: "third host", what: "the volume is deleted while a host with a copy is off", run: deletedBesideDead},
 	}
 }
@@ -85,6 +86,34 @@ func emptyHostRepaired(s *scene) {
 	s.copied(partner)
 	s.recovered = append(s.recovered, time.Since(s.begun))
 	s.goesOn()
+	s.whole()
+	s.finish()
+}
+
+// writtenBackWithoutAPod: what only one host has any more goes to Ceph, although no pod wants the volume.
+func writtenBackWithoutAPod(s *scene) {
+	s.repairs("15s")
+	s.write()
+	s.rest()
+	dead, epoch := s.holder, s.record().Status.Epoch
+	s.fault()
+	s.powerOff(dead)
+	s.loses()
+	s.recordIs("is written back, and no node has it", func(v *cacheVolume) error {
+		if is := v.Status; is.Authority != v1alpha1.AuthorityCeph || is.AttachedNode != "" || is.Epoch <= epoch {
+			return fmt.Errorf("truth in %s, node %q, epoch %d, conditions %+v", is.Authority, is.AttachedNode, is.Epoch, is.Conditions)
+		}
+		return nil
+	})
+	s.recovered = append(s.recovered, time.Since(s.begun))
+	s.inCeph()
+	if told, err := s.said(s.Context(), "CacheVolume", s.volume); err != nil || told["RepairFlushing"] == "" {
+		s.Errorf("nobody is told: %q, %v", told, err)
+	}
+	s.use(s.third())
+	s.check.Verify(s, s.holder, s.device)
+	s.write()
+	s.boot(dead)
 	s.whole()
 	s.finish()
 }
