@@ -60,6 +60,9 @@ func TestOnAPIServer(t *testing.T) {
 	t.Run("install, upgrade, uninstall", func(t *testing.T) {
 		withEach(t, func(t *testing.T, version string) { life(t, &controlPlane{c.ControlPlane, t}, version) })
 	})
+	t.Run("a renewed certificate stays", func(t *testing.T) {
+		withEach(t, func(t *testing.T, version string) { renewal(t, &controlPlane{c.ControlPlane, t}, version) })
+	})
 }
 
 func manifests(t *testing.T, c *controlPlane) {
