@@ -33,8 +33,8 @@ type Pair struct {
 // TLS returns the pair as crypto/tls wants it.
 func (p Pair) TLS() (tls.Certificate, error) { return tls.X509KeyPair(p.Certificate, p.Key) }
 
-// NewAuthority returns a new authority of the given name.
-func NewAuthority(name string) (*Authority, error) {
+// NewAuthority returns a new authority of the given name, after each change to its certificate.
+func NewAuthority(name string, change ...func(*x509.Certificate)) (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("certificate authority: %w", err)
@@ -43,6 +43,9 @@ func NewAuthority(name string) (*Authority, error) {
 	template.IsCA = true
 	template.BasicConstraintsValid = true
 	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature
+	for _, f := range change {
+		f(template)
+	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		return nil, fmt.Errorf("certificate authority: %w", err)

@@ -6,6 +6,7 @@ package signer
 
 import (
 	"context"
+	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/escache/escache-csi/internal/hostcert"
+	"github.com/escache/escache-csi/internal/issuer"
 )
 
 type (
@@ -112,7 +114,8 @@ func (r *Reconciler) decide(ctx context.Context, csr *request) error {
 	if err != nil {
 		return err
 	}
-	certificate, err := authority.sign(key, node, hostcert.Name(r.Pattern, node), r.Now(), r.Life)
+	host := issuer.Subject{CommonName: node, DNSNames: []string{hostcert.Name(r.Pattern, node)}, Usage: x509.ExtKeyUsageServerAuth}
+	certificate, err := authority.Sign(key, host, r.Now(), r.Life)
 	if err != nil {
 		return err
 	}

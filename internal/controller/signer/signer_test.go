@@ -1,7 +1,6 @@
 package signer
 
 import (
-	"crypto/ecdsa"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -164,11 +163,7 @@ func TestACertificateEndsWithItsAuthority(t *testing.T) {
 	must(t, err)
 	a, err := readAuthority(w.Cert, w.Key)
 	must(t, err)
-	if !leaf.NotAfter.Equal(a.certificate.NotAfter) {
-		t.Errorf("it ends at %s, its authority at %s", leaf.NotAfter, a.certificate.NotAfter)
-	}
-	key := leaf.PublicKey.(*ecdsa.PublicKey)
-	if _, err := a.sign(key, "n1", "n1.example", a.certificate.NotAfter.Add(time.Second), time.Hour); err == nil {
-		t.Error("an expired authority signs")
+	if end := a.Certificate().NotAfter; !leaf.NotAfter.Equal(end) {
+		t.Errorf("it ends at %s, its authority at %s", leaf.NotAfter, end)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/internal/hostcert"
+	"github.com/escache/escache-csi/internal/issuer"
 	"github.com/escache/escache-csi/internal/node/kube"
 	"github.com/escache/escache-csi/internal/pause"
 )
@@ -160,7 +161,7 @@ func (k *Keeper) due() error {
 	if err != nil {
 		return err
 	}
-	if now, begin := k.now(), leaf.NotAfter.Add(-leaf.NotAfter.Sub(leaf.NotBefore)/3); !now.Before(begin) {
+	if !k.now().Before(issuer.RenewAt(leaf)) {
 		return fmt.Errorf("it ends at %s", leaf.NotAfter.Format(time.RFC3339))
 	}
 	return k.signedByTheAuthority(leaf)
