@@ -20,10 +20,18 @@ func BuildInfo(prefix, version string) prometheus.Collector {
 // CertificateEnd is the metric PREFIX_certificate_end_seconds. end returns when the certificate ends,
 // zero if there is none.
 func CertificateEnd(prefix, whose string, end func() time.Time) prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: prefix + "_certificate_end_seconds",
-		Help: "When " + whose + " TLS certificate ends, as Unix time; 0 while there is none.",
-	}, func() float64 {
+	return endGauge(prefix+"_certificate_end_seconds", "When "+whose+" TLS certificate ends, as Unix time; 0 while there is none.", end)
+}
+
+// AuthorityEnd is the metric PREFIX_authority_end_seconds. end returns when the last authority ends by which who
+// believes others, zero if there is none.
+func AuthorityEnd(prefix, who, others string, end func() time.Time) prometheus.Collector {
+	return endGauge(prefix+"_authority_end_seconds",
+		"When the last authority ends whose "+others+" "+who+" believes, as Unix time; 0 while there is none.", end)
+}
+
+func endGauge(name, help string, end func() time.Time) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
 		if at := end(); !at.IsZero() {
 			return float64(at.Unix())
 		}

@@ -53,7 +53,9 @@ type stamp struct {
 // contents of the files. They are never changed, only replaced.
 type contents struct {
 	authorities *x509.CertPool
-	own         tls.Certificate
+	// end is when the last of the authorities ends.
+	end time.Time
+	own tls.Certificate
 }
 
 // New reads the files. It fails with an *Error if they cannot be used now. Later, when changed
@@ -141,6 +143,16 @@ func (r *Reloader) End() time.Time {
 	return c.own.Leaf.NotAfter
 }
 
+// AuthoritiesEnd returns when the last of the authorities ends: after that no other side is accepted. It is zero if
+// none is in force.
+func (r *Reloader) AuthoritiesEnd() time.Time {
+	c, err := r.inForce()
+	if err != nil {
+		return time.Time{}
+	}
+	return c.end
+}
+
 func (r *Reloader) inForce() (*contents, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -166,15 +178,17 @@ func (r *Reloader) load() (*contents, error) {
 	if err != nil {
 		return nil, err
 	}
-	authorities := x509.NewCertPool()
+	next := &contents{authorities: x509.NewCertPool()}
 	for _, authority := range trusted {
-		authorities.AddCert(authority)
+		next.authorities.AddCert(authority)
+		if authority.NotAfter.After(next.end) {
+			next.end = authority.NotAfter
+		}
 	}
-	own, err := r.files.Own()
-	if err != nil {
+	if next.own, err = r.files.Own(); err != nil {
 		return nil, err
 	}
-	return &contents{authorities, own}, nil
+	return next, nil
 }
 
 // Authorities reads the certificates of the authorities. There is at least one.

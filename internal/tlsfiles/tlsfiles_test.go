@@ -2,12 +2,14 @@ package tlsfiles
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/escache/escache-csi/test/testca"
 )
@@ -146,6 +148,34 @@ func TestRefreshSaysWhetherSomethingChanged(t *testing.T) {
 	write(t, s.files.CA, nil)
 	if changed, err := s.Refresh(); changed || err != nil || s.unusable == nil {
 		t.Errorf("there is no authority any more: %v, %v, reported %v", changed, err, s.unusable)
+	}
+}
+
+func TestTheEndIsThatOfTheLastAuthority(t *testing.T) {
+	begin := time.Now().Truncate(time.Second)
+	ending := func(days int) *testca.Authority {
+		a, err := testca.NewAuthority("a", func(c *x509.Certificate) { c.NotAfter = begin.AddDate(0, 0, days) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	if end := Later(Files{}).AuthoritiesEnd(); !end.IsZero() {
+		t.Errorf("without files it is %s", end)
+	}
+	s := newSide(t, ending(3), ending(3))
+	for _, days := range [][]int{{3}, {5, 7, 6}, {2}} {
+		var all []byte
+		for _, n := range days {
+			all = append(all, ending(n).Certificate()...)
+		}
+		write(t, s.files.CA, all)
+		if _, err := s.Refresh(); err != nil {
+			t.Fatal(err)
+		}
+		if end := s.AuthoritiesEnd(); !end.Equal(begin.AddDate(0, 0, slices.Max(days))) {
+			t.Errorf("of authorities that end in %v days it is %s", days, end)
+		}
 	}
 }
 

@@ -81,7 +81,8 @@ func TestReferenceIsWhatIsExported(t *testing.T) {
 	r.MustRegister(reservation.NewCollector(book), watch.New(watch.Options{Cache: noCache{}, Now: time.Now}).Collector(),
 		emptier.NewCollector(nil, time.Now), volumes.NewCollector(nil), volumes.NewCopiesCollector(nil, time.Now),
 		exported.BuildInfo("escache_controller", ""), exported.BuildInfo("escache_node", ""),
-		exported.CertificateEnd("escache_controller", "csi-controller's", nil))
+		exported.CertificateEnd("escache_controller", "csi-controller's", nil),
+		exported.AuthorityEnd("escache_controller", "csi-controller", "hosts", nil))
 
 	exported := map[string]metric{}
 	for _, c := range r.collectors {

@@ -255,7 +255,8 @@ func (p parts) assemble(ctx context.Context) error {
 	})
 	metrics.Registry.MustRegister(reservation.NewCollector(p.book), emptier.NewCollector(p.clusters.TrashStates, time.Now),
 		volumes.NewCollector(p.manager.GetClient()), volumes.NewCopiesCollector(p.manager.GetClient(), time.Now),
-		exported.BuildInfo("escache_controller", p.options.Version), certificateEnd(p.options.EscachedTLS))
+		exported.BuildInfo("escache_controller", p.options.Version))
+	metrics.Registry.MustRegister(certificateEnds(p.options.EscachedTLS)...)
 	locked := volumes.NewLocked(steps, p.locks)
 	return errors.Join(
 		csi.Index(ctx, p.manager.GetFieldIndexer()),
@@ -308,12 +309,18 @@ func (p parts) prepare(ctx context.Context) error {
 	}
 }
 
-// certificateEnd is the metric of when the certificate ends with which escacheds are called. It reads
-// the files again when they change.
-func certificateEnd(files escacheclient.TLSFiles) prometheus.Collector {
-	certificate := tlsfiles.Later(tlsfiles.Files{CA: files.CA, Cert: files.Cert, Key: files.Key})
-	return exported.CertificateEnd("escache_controller", "csi-controller's", func() time.Time {
-		_, _ = certificate.Refresh() // without usable files there is no end
-		return certificate.End()
-	})
+// certificateEnds are the metrics of when the certificate ends with which escacheds are called, and the
+// authority of theirs. They read the files again when they change.
+func certificateEnds(files escacheclient.TLSFiles) []prometheus.Collector {
+	certificates := tlsfiles.Later(tlsfiles.Files{CA: files.CA, Cert: files.Cert, Key: files.Key})
+	read := func(end func() time.Time) func() time.Time {
+		return func() time.Time {
+			_, _ = certificates.Refresh() // without usable files there is no end
+			return end()
+		}
+	}
+	return []prometheus.Collector{
+		exported.CertificateEnd("escache_controller", "csi-controller's", read(certificates.End)),
+		exported.AuthorityEnd("escache_controller", "csi-controller", "hosts", read(certificates.AuthoritiesEnd)),
+	}
 }

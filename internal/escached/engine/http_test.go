@@ -20,7 +20,7 @@ import (
 
 func serve(t *testing.T, e *engine.Engine) http.Handler {
 	t.Helper()
-	return server.Handler(e, server.TCP{CertificateEnd: time.Now}, func(context.Context) error { return nil },
+	return server.Handler(e, server.TCP{CertificateEnd: time.Now, AuthorityEnd: time.Now}, func(context.Context) error { return nil },
 		server.Seen{Log: slog.New(slog.DiscardHandler)})
 }
 

@@ -196,10 +196,12 @@ func TestTCPIsServedOnceTheFilesAreThere(t *testing.T) {
 	}
 	_, metrics, err := s.get(t, "/metrics", known)
 	must(t, err)
-	var end float64
-	_, rest, _ := strings.Cut(string(metrics), "\nescached_certificate_end_seconds ")
-	if _, err := fmt.Sscan(rest, &end); err != nil || int64(end) < time.Now().Add(24*time.Hour).Unix() {
-		t.Errorf("the certificate's end is told as %v: %v", end, err)
+	for _, what := range []string{"certificate", "authority"} {
+		var end float64
+		_, rest, _ := strings.Cut(string(metrics), "\nescached_"+what+"_end_seconds ")
+		if _, err := fmt.Sscan(rest, &end); err != nil || int64(end) < time.Now().Add(24*time.Hour).Unix() {
+			t.Errorf("the end of the %s is told as %v: %v", what, end, err)
+		}
 	}
 	for until := time.Now().Add(time.Minute); !strings.Contains(log.String(), "TCP is served"); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(until) {

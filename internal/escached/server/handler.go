@@ -293,6 +293,9 @@ type TCP struct {
 	// CertificateEnd returns when the host's certificate ends, zero if there is none. nil: TLS is not
 	// served.
 	CertificateEnd func() time.Time
+	// AuthorityEnd returns when the last authority of clients ends, zero if there is none. It goes with
+	// CertificateEnd.
+	AuthorityEnd func() time.Time
 }
 
 // Seen is where a handler tells what it does.
@@ -311,7 +314,8 @@ func Handler(engine Engine, tcp TCP, ready func(ctx context.Context) error, seen
 	reg.MustRegister(m.seconds, m.failures,
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewGoCollector())
 	if tcp.CertificateEnd != nil {
-		reg.MustRegister(exported.CertificateEnd("escached", "the host's", tcp.CertificateEnd))
+		reg.MustRegister(exported.CertificateEnd("escached", "the host's", tcp.CertificateEnd),
+			exported.AuthorityEnd("escached", "escached", "clients", tcp.AuthorityEnd))
 	}
 	metrics := promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 2})
 	admit := clients(tcp.Clients)

@@ -100,10 +100,13 @@ func (s *Server) tcp() TCP {
 	if s.cfg.Listen == "" {
 		return TCP{}
 	}
-	return TCP{Clients: s.cfg.TLS.Clients, CertificateEnd: func() time.Time {
-		_, _ = s.certs.Refresh() // if it fails, the end of what is in force is told, or none
-		return s.certs.End()
-	}}
+	read := func(end func() time.Time) func() time.Time {
+		return func() time.Time {
+			_, _ = s.certs.Refresh() // if it fails, the end of what is in force is told, or none
+			return end()
+		}
+	}
+	return TCP{Clients: s.cfg.TLS.Clients, CertificateEnd: read(s.certs.End), AuthorityEnd: read(s.certs.AuthoritiesEnd)}
 }
 
 // awaitCertificate logs once that TCP cannot be served, and once that it can.
