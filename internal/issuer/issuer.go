@@ -129,4 +129,6 @@ func newSerial() (*big.Int, error) {
 	return serial, nil
 }
 
-func encode(der []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}) }
+func encode(der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}

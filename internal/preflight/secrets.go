@@ -62,7 +62,7 @@ func (c *Cluster) secret(ctx context.Context, name string, needed wants) (found 
 	return checklist.Goodf("there; %s", needed), false
 }
 
-const renewRemedy = "tls.mode generated: helm upgrade renews it in the last third of its life; certManager: see its Certificate; " +
+const renewRemedy = "tls.mode generated: csi-controller renews it, and its log says why it has not; certManager: see its Certificate; " +
 	"existing: put a new one there"
 
 func (c *Cluster) certificate(data []byte) checklist.Result {

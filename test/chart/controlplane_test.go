@@ -60,8 +60,8 @@ func TestOnAPIServer(t *testing.T) {
 	t.Run("install, upgrade, uninstall", func(t *testing.T) {
 		withEach(t, func(t *testing.T, version string) { life(t, &controlPlane{c.ControlPlane, t}, version) })
 	})
-	t.Run("a renewed certificate stays", func(t *testing.T) {
-		withEach(t, func(t *testing.T, version string) { renewal(t, &controlPlane{c.ControlPlane, t}, version) })
+	t.Run("csi-controller renews certificates, and upgrades keep them", func(t *testing.T) {
+		withEach(t, func(t *testing.T, version string) { renewals(t, &controlPlane{c.ControlPlane, t}, version) })
 	})
 }
 
@@ -163,25 +163,9 @@ func life(t *testing.T, c *controlPlane, version string) {
 	if secret("controller-tls", "tls.crt") != client {
 		t.Error("the way to certificates of the hosts' own changed the controller's")
 	}
-	c.must("", "-n", namespace, "annotate", "--overwrite", "secret", release+"-tls-authority", "escache.io/certificates-end=1")
-	if version == helm4 {
-		upgrade("--force-conflicts") // it applies on the server, where the annotation is kubectl's now
-	} else {
-		upgrade()
-	}
-	if secret("controller-tls", "tls.crt") == client {
-		t.Error("an upgrade near its end left the certificate as it was")
-	}
-	if secret("hosts-authority", "tls.crt") != authority {
-		t.Error("renewing the certificate changed the authority: the two sides would not trust each other meanwhile")
-	}
-	client = secret("controller-tls", "tls.crt")
 	upgrade()
 	if secret("replication", "secret") != links {
 		t.Error("an upgrade changed what the secrets of the links are derived from")
-	}
-	if secret("controller-tls", "tls.crt") != client {
-		t.Error("the renewed certificate was renewed again")
 	}
 
 	const fewer = `nodeGroups=[]`

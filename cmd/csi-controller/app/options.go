@@ -58,6 +58,8 @@ type Options struct {
 	EscachedTLS escacheclient.TLSFiles
 	// HostCertificates say how csi-node's requests for the certificates of hosts are signed.
 	HostCertificates HostCertificateOptions
+	// Renewal says which generated certificates are renewed.
+	Renewal RenewalOptions
 	// Plaintext calls escacheds over plain HTTP. It excludes EscachedTLS, and is for tests only.
 	Plaintext bool
 	// LinkKey is the path of the file with the key that the secrets of replication links are derived
@@ -100,6 +102,7 @@ func defaults() Options {
 		},
 		Poll: 5 * time.Second, OrphanEvery: 5 * time.Minute,
 		Recovery:         defaultRecovery(),
+		Renewal:          defaultRenewal(),
 		HostCertificates: HostCertificateOptions{Life: 90 * 24 * time.Hour},
 	}
 }
@@ -151,6 +154,7 @@ func (o *Options) bindServe(f *pflag.FlagSet) {
 	f.DurationVar(&o.OrphanEvery, "orphan-interval", o.OrphanEvery, "time between two counts of orphans for the metrics")
 	o.Recovery.bind(f)
 	o.HostCertificates.bind(f)
+	o.Renewal.bind(f)
 }
 
 // Validate returns everything that is wrong, each with the flag to change.
@@ -191,7 +195,8 @@ func (o *Options) Validate() error {
 	if err := o.Slots.Validate(); err != nil {
 		bad("--drbd-ports and --drbd-minors: %w", err)
 	}
-	return errors.Join(append(errs, o.validateLease(), o.Recovery.validate(), o.HostCertificates.validate(o.EscachedTLS.ServerName))...)
+	return errors.Join(append(errs, o.validateLease(), o.Recovery.validate(), o.HostCertificates.validate(o.EscachedTLS.ServerName),
+		o.Renewal.validate(o.EscachedTLS.ServerName, o.Plaintext))...)
 }
 
 // rangeVar binds "FIRST-LAST".

@@ -278,6 +278,7 @@ func (p parts) assemble(ctx context.Context) error {
 			Again: 5 * time.Second, Longest: p.options.LongestCall, Parallel: 8,
 		}).SetupWithManager(p.manager),
 		p.hostCertificates(p.writer),
+		p.certificates(p.writer),
 		p.page(),
 		p.manager.Add(marks),
 		p.manager.Add(orphans.NewWatch(search, p.options.OrphanEvery, p.log.With("component", "orphans"), metrics.Registry)),

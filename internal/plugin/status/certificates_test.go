@@ -44,7 +44,7 @@ func controllerWith(t *testing.T, end time.Time) []client.Object {
 }
 
 func TestStatusTellsOfCertificatesThatEnd(t *testing.T) {
-	const todo = "renew it: with tls.mode generated"
+	const todo = "see why it is not renewed: with tls.mode generated"
 	for name, tc := range map[string]struct {
 		end   time.Time
 		says  string
