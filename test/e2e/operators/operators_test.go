@@ -241,9 +241,8 @@ func (w *world) anotherLeader(t *testing.T) {
 }
 
 func (w *world) discard(t *testing.T) {
+	w.leave(t, "c", "n2")
 	v := w.volume(t, "c")
-	v.Status.AttachedNode = ""
-	must(t, w.api.Status().Update(t.Context(), v))
 	says(t, w.escache(t, 0, "discard-cache", "pvc-c", "--dry-run"), "the copy on n2", "nothing was changed")
 	says(t, w.as(t, w.kube.Kubeconfig(), "yes\n", 4, "discard-cache", "pvc-c"), "nothing was changed")
 	all := &v1alpha1.CacheDiscardList{}

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -133,7 +134,7 @@ func (w *world) lead(t *testing.T) {
 	})
 	guard := nodegroup.NewGuard(m.GetClient(), m.GetAPIReader(), book)
 	steps := volumes.NewSteps(volumes.Config{
-		Cached: m.GetClient(), Live: m.GetAPIReader(), Images: images{}, Hosts: h, Book: book, Groups: guard, Events: events, Log: logger,
+		Cached: m.GetClient(), Live: m.GetAPIReader(), Images: &images{}, Hosts: h, Book: book, Groups: guard, Events: events, Log: logger,
 		Now: time.Now,
 	})
 	must(t, cacheflush.New(cacheflush.Config{
@@ -158,11 +159,21 @@ func (w *world) lead(t *testing.T) {
 	w.root.Cleanup(w.retire) // not of a subtest that starts another leader
 }
 
-// images is a Ceph whose images have no metadata. Nothing else of it is asked for.
-type images struct{ volumes.Images }
+// images is a Ceph that has of each image what was noted on it last. Nothing else of it is asked for.
+type images struct {
+	volumes.Images
+	notes sync.Map // a volumes.Note by volumes.ImageRef
+}
 
-func (images) Noted(context.Context, volumes.ImageRef) (volumes.Note, error) {
-	return volumes.Note{}, nil
+func (i *images) Note(_ context.Context, image volumes.ImageRef, note volumes.Note) error {
+	i.notes.Store(image, note)
+	return nil
+}
+
+func (i *images) Noted(_ context.Context, image volumes.ImageRef) (volumes.Note, error) {
+	note, _ := i.notes.Load(image)
+	noted, _ := note.(volumes.Note)
+	return noted, nil
 }
 
 // retire ends the controllers.
