@@ -33,8 +33,12 @@ func (m *Model) flushDetached(s *state, try func(kind, uint8, func(*state) bool)
 	}
 }
 
-// writesBack begins a write-back by one of the nodes with a current copy, or goes on with what was begun.
+// writesBack begins a write-back by one of the nodes with a current copy, or goes on with what was begun. The
+// image's metadata is read before: the write-back gets an epoch of its own, and nothing is behind then.
 func (m *Model) writesBack(s *state, k kind, current set, try func(kind, uint8, func(*state) bool)) {
+	if m.overruled(s) {
+		return
+	}
 	if s.rec.flush {
 		try(k, s.rec.attached, func(n *state) bool {
 			n.ctl = controller{op: opFlush, node: s.rec.attached, pc: m.flushFrom()}
