@@ -80,7 +80,8 @@ type CacheAdoptionSpec struct {
 
 // Rebuild asks csi-controller to re-create the CacheVolumes of a pool's images, after Kubernetes has
 // lost them: from what the images' metadata says and from what the hosts answer. A volume of which
-// these do not prove where its data is gets none that can be attached.
+// these do not prove where its data is gets none that can be attached. A record that knows less than
+// these, because an older etcd was restored, is brought up to date.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.useCopy) || !has(self.after)",message="useCopy is for one image"
 type Rebuild struct {
@@ -112,7 +113,7 @@ const (
 	RebuildProposed RebuildOutcome = "Proposed"
 	// RebuildDone: the record is made.
 	RebuildDone RebuildOutcome = "Rebuilt"
-	// RebuildRecorded: there is a record.
+	// RebuildRecorded: there is a record, and image and hosts know of no later attachment.
 	RebuildRecorded RebuildOutcome = "Recorded"
 	// RebuildWaits: a host has to answer first, or somebody still uses the image. No record is made.
 	RebuildWaits RebuildOutcome = "Waits"

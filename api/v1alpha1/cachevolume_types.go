@@ -265,8 +265,8 @@ const (
 	VolumePending  VolumePhase = "Pending"  // placed; the image may not exist yet
 	VolumeReady    VolumePhase = "Ready"    // the image exists
 	VolumeDeleting VolumePhase = "Deleting" // it cannot be attached any more
-	// VolumeConflict: the record was lost and re-created, and nothing proves which copy is current. It
-	// cannot be attached before that is decided.
+	// VolumeConflict: the record was lost and re-created, or was set back, and nothing proves which copy is
+	// current. It cannot be attached before that is decided.
 	VolumeConflict VolumePhase = "Conflict"
 	// VolumeReleasing: everything is in Ceph, and the volume leaves its image. It cannot be attached
 	// any more, and there is no way back.

@@ -1,5 +1,5 @@
-// Package rebuild makes CacheVolumes again that Kubernetes has lost, from what the images' metadata says
-// and from what the hosts answer.
+// Package rebuild makes CacheVolumes again that Kubernetes has lost, and brings those up to date that were set
+// back by a restore of etcd: from what the images' metadata says and from what the hosts answer.
 //
 // [Decide] is pure. Its rules:
 //
@@ -30,7 +30,7 @@ type Answer struct {
 	Err    error
 }
 
-// Evidence is all that is known of an image whose volume has no record.
+// Evidence is all that is known of an image whose volume has no record, or one that was set back.
 type Evidence struct {
 	Image   volumes.ImageRef
 	Remains volumes.Remains

@@ -182,12 +182,14 @@ func (r *Rebuilder) one(ctx context.Context, a *v1alpha1.CacheAdoption, e Eviden
 		return nil
 	}
 	line := lineOf(e)
-	if has != nil && !volumes.Unfinished(has) {
-		line.Outcome = v1alpha1.RebuildRecorded
-		line.show(has)
+	if has != nil {
 		if a := has.Spec.Adoption; a == nil || !a.Rebuilt {
 			line.Claim, line.PersistentVolume = "", "" // what uses it is none of a rebuild's
 		}
+	}
+	if has != nil && !volumes.Unfinished(has) && !r.wasSetBack(ctx, has, e) {
+		line.Outcome = v1alpha1.RebuildRecorded
+		line.show(has)
 		return &line.RebuiltVolume
 	}
 	spec := e.Remains.Note.Spec
@@ -208,6 +210,17 @@ func (r *Rebuilder) one(ctx context.Context, a *v1alpha1.CacheAdoption, e Eviden
 		r.write(ctx, a, e, d, line)
 	}
 	return &line.RebuiltVolume
+}
+
+// wasSetBack reports whether image or hosts know a later attachment than the record. The record is read once more:
+// the volume may have been attached after it was read, and before they were asked.
+func (r *Rebuilder) wasSetBack(ctx context.Context, has *v1alpha1.CacheVolume, e Evidence) bool {
+	note, seen := e.Remains.Note, survey(e).seen
+	if !volumes.WasSetBack(has, note, seen) {
+		return false
+	}
+	now := &v1alpha1.CacheVolume{}
+	return r.Live.Get(ctx, client.ObjectKeyFromObject(has), now) == nil && volumes.WasSetBack(now, note, seen)
 }
 
 // write makes the record.

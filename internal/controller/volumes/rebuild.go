@@ -1,6 +1,7 @@
 package volumes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +18,8 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
-// Rebuild is a record that was lost and is to be re-created. Package rebuild decides what is in it.
+// Rebuild is a record that was lost and is to be re-created, or that was set back and is to be brought up to
+// date. Package rebuild decides what is in it.
 type Rebuild struct {
 	// Record has name, annotations, spec and status. If its phase is Conflict, the image keeps its mark, and
 	// Why says what differs.
@@ -34,8 +36,9 @@ type Rebuild struct {
 }
 
 // Rebuild writes the record of a volume again, and marks its image as this Kubernetes cluster's. It
-// touches no replica. Repeated after a crash, it goes on where it was. A volume that is recorded, other
-// than by an unfinished rebuild, is ErrRefused.
+// touches no replica. Repeated after a crash, it goes on where it was. Until it ends, the volume cannot be
+// attached. A volume that is recorded, other than by an unfinished rebuild or by a record that was set back, is
+// ErrRefused.
 func (l *Locked) Rebuild(ctx context.Context, r Rebuild) (*v1alpha1.CacheVolume, error) {
 	return under(l, r.Record.Name, "rebuild of the record", func() (*v1alpha1.CacheVolume, error) { return l.steps.rebuild(ctx, r) })
 }
@@ -68,6 +71,7 @@ func (s *Steps) rebuild(ctx context.Context, r Rebuild) (*v1alpha1.CacheVolume, 
 			ObservedGeneration: v.Generation,
 		})
 	}
+	meta.RemoveStatusCondition(&v.Status.Conditions, v1alpha1.ConditionRecordBehindDisks)
 	v.Status.Phase = proposed.Phase
 	if err := s.UpdateStatus(ctx, v, "it is re-created"); err != nil {
 		return nil, err
@@ -78,10 +82,22 @@ func (s *Steps) rebuild(ctx context.Context, r Rebuild) (*v1alpha1.CacheVolume, 
 	return v, nil
 }
 
-// Unfinished reports whether a record was made by a rebuild that has not ended, or could not decide.
+// Unfinished reports whether a record was written by a rebuild that has not ended, or could not decide.
 func Unfinished(v *v1alpha1.CacheVolume) bool {
-	return v.Spec.Adoption != nil && v.Spec.Adoption.Rebuilt && v.DeletionTimestamp.IsZero() &&
-		(v.Status.Phase == "" || v.Status.Phase == v1alpha1.VolumeConflict)
+	switch v.Status.Phase { //nolint:exhaustive // all others are of volumes that are there, or go
+	case v1alpha1.VolumeConflict:
+		return v.DeletionTimestamp.IsZero()
+	case "":
+		return v.Spec.Adoption != nil && v.Spec.Adoption.Rebuilt && v.DeletionTimestamp.IsZero()
+	}
+	return false
+}
+
+// WasSetBack reports whether the record of a volume knows less than its image, which has this note, and its
+// hosts: an older etcd was restored. seen is the newest attachment that one of them knows.
+func WasSetBack(v *v1alpha1.CacheVolume, note Note, seen int64) bool {
+	return v.Status.Phase == v1alpha1.VolumeReady && v.DeletionTimestamp.IsZero() &&
+		(v.Status.Epoch < seen || v.Spec.LinkGeneration < note.Spec.LinkGeneration)
 }
 
 // rebuiltRecord writes the record without a status, or finds the one that an earlier call wrote.
@@ -101,20 +117,65 @@ func (s *Steps) rebuiltRecord(ctx context.Context, r Rebuild) (*v1alpha1.CacheVo
 		crashpoint.Reach("rebuild/object_written")
 	case err != nil:
 		return nil, err
+	case WasSetBack(v, r.Note, r.Seen):
+		if err := s.stopSetBack(ctx, v, r); err != nil {
+			return nil, err
+		}
 	case !Unfinished(v):
 		return nil, fmt.Errorf("a volume %s is recorded already: %w", v.Name, ErrRefused)
-	case !sameSpec(v, r.Record):
-		v.Spec.Replicas, v.Spec.SizeBytes = r.Record.Spec.Replicas, r.Record.Spec.SizeBytes
-		if err := s.Cached.Update(ctx, v); err != nil {
-			return nil, fmt.Errorf("change the unfinished record of volume %s: %w", v.Name, err)
-		}
+	}
+	if err := s.changeSpec(ctx, v, r.Record.Spec); err != nil {
+		return nil, err
 	}
 	s.Book.Observe(v)
 	return v, nil
 }
 
-func sameSpec(a, b *v1alpha1.CacheVolume) bool {
-	return a.Spec.SizeBytes == b.Spec.SizeBytes && slices.Equal(a.Spec.Replicas, b.Spec.Replicas)
+// stopSetBack takes the volume out of use before anything else in its record changes. What the record says
+// of an attachment, a repair or a comparison is not true any more. Whom it says to be fenced stays so.
+func (s *Steps) stopSetBack(ctx context.Context, v *v1alpha1.CacheVolume, r Rebuild) error {
+	if other := elsewhere(v.Spec, r.Record.Spec); other != "" || v.BeingReleased() || v.ToMove() {
+		return fmt.Errorf("the record of volume %s was set back, and cannot become what the volume is now: %s; docs/restore-etcd.md says "+
+			"what to do: %w", v.Name, cmp.Or(other, "by the record it is being moved or released"), ErrRefused)
+	}
+	v.Status.AttachedNode, v.Status.ClientAddress, v.Status.FlushEpoch = "", "", 0
+	v.Status.WriteThrough, v.Status.Uncached, v.Status.Repair, v.Status.Comparison = nil, nil, nil, nil
+	v.Status.Phase = v1alpha1.VolumeConflict
+	meta.SetStatusCondition(&v.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.ConditionCopyProven, Status: metav1.ConditionFalse, Reason: "RecordWasSetBack",
+		Message: "the record is being brought up to date; if this stays, ask again: kubectl escache adopt --all", ObservedGeneration: v.Generation,
+	})
+	if err := s.UpdateStatus(ctx, v, "it was set back"); err != nil {
+		return err
+	}
+	crashpoint.Reach("rebuild/stopped")
+	return nil
+}
+
+// elsewhere says which part of a set-back spec no update can change to what the volume has now, or "".
+func elsewhere(is, now v1alpha1.CacheVolumeSpec) string {
+	switch {
+	case is.Group != now.Group:
+		return fmt.Sprintf("it says group %s, and the volume is in group %s", is.Group, now.Group)
+	case is.Port != now.Port || is.Minor != now.Minor:
+		return fmt.Sprintf("it says port %d and minor %d, and the volume has %d and %d", is.Port, is.Minor, now.Port, now.Minor)
+	case is.CacheBytes != now.CacheBytes:
+		return fmt.Sprintf("it says a cache of %d bytes, and the volume has one of %d", is.CacheBytes, now.CacheBytes)
+	}
+	return ""
+}
+
+// changeSpec enters what may have changed since the record was written.
+func (s *Steps) changeSpec(ctx context.Context, v *v1alpha1.CacheVolume, now v1alpha1.CacheVolumeSpec) error {
+	generation := max(v.Spec.LinkGeneration, now.LinkGeneration)
+	if v.Spec.SizeBytes == now.SizeBytes && slices.Equal(v.Spec.Replicas, now.Replicas) && v.Spec.LinkGeneration == generation {
+		return nil
+	}
+	v.Spec.Replicas, v.Spec.SizeBytes, v.Spec.LinkGeneration = now.Replicas, max(v.Spec.SizeBytes, now.SizeBytes), generation
+	if err := s.Cached.Update(ctx, v); err != nil {
+		return fmt.Errorf("change the record of volume %s: %w", v.Name, err)
+	}
+	return nil
 }
 
 // retake makes the image this Kubernetes cluster's. The epoch of the new note is above all that a former

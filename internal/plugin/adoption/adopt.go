@@ -49,7 +49,8 @@ func Command(c *console.Console) *cobra.Command {
 			"--all re-creates the CacheVolumes that Kubernetes has lost, of images that this driver made, with their\n" +
 			"PersistentVolumes and claims. It takes from the images' metadata which volumes they are, and from the hosts which\n" +
 			"copy is current and how much is dirty. A volume of which a host does not answer waits; one whose copies differ is\n" +
-			"stopped until you choose with --use-copy. See docs/disaster-recovery.md first.",
+			"stopped until you choose with --use-copy. It also brings records up to date that a restore of etcd has set back.\n" +
+			"See docs/disaster-recovery.md and docs/restore-etcd.md first.",
 		Example: "  kubectl escache adopt --pool rbd --image volume-1f2e --storage-class escache --claim shop/data --apply\n" +
 			"  kubectl escache adopt --persistent-volume pvc-0a1b --storage-class escache\n" +
 			"  kubectl escache adopt --all --dry-run",
@@ -85,7 +86,7 @@ func Command(c *console.Console) *cobra.Command {
 	flags.BoolVar(&f.apply, "apply", false, "do it; without, only check and print")
 	flags.DurationVar(&f.timeout, "timeout", 2*time.Minute, "stop waiting after this time")
 	flags.BoolVar(&f.all, "all", false,
-		"re-create lost records: of --pool, or of the pools of all StorageClasses of this driver; of one image with --image")
+		"re-create lost records, and bring up to date those that were set back: of --pool, or of the pools of all StorageClasses of this driver; of one image with --image")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "only check and print, as without --apply")
 	flags.StringVar(&f.fromCluster, "from-kubernetes-cluster", "",
 		"with --all, also take over the images that are marked with this UID, of a Kubernetes cluster that is gone for good")

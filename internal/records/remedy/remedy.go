@@ -93,9 +93,10 @@ var table = slices.Concat(dataAtStake(), inTheWay(), ofHosts(), oneCopy(), ofGro
 func dataAtStake() []known {
 	return []known{
 		{reason: "LaterAttachmentSeen", todo: "do not delete anything: a host has data that this record does not know, as after a " +
-			"restore of an old etcd; docs/restore-etcd.md says how to bring the record up to date"},
+			"restore of an old etcd; stop its pods, then kubectl escache adopt --all brings the record up to date (docs/restore-etcd.md)"},
 		{reason: "ClaimsDiffer", todo: "decide which copy counts: kubectl escache adopt --all says what image and hosts say, and what " +
 			"helps (docs/disaster-recovery.md)"},
+		{reason: "RecordWasSetBack", todo: "run kubectl escache adopt --all --apply once more: it has not ended (docs/restore-etcd.md)"},
 		{reason: "CacheCorrupt", todo: "change nothing on HOST and discard nothing; kubectl escache support-bundle collects what others " +
 			"need to help you. What is in Ceph is not touched. If the other copy is current, move the pod there"},
 		{reason: v1alpha1.ReasonLocalDiskLost, todo: "check HOST's NVMe device; kubectl escache flush --volume=VOLUME, and move its pod " +

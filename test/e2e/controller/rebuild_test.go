@@ -238,30 +238,45 @@ func (w *world) endRebuilt(t *testing.T, d *driver) {
 	w.wipe(t)
 }
 
-// rebuildScenes lose the record of a volume that was used once.
+// rebuildScenes lose the record of a volume that was used once, or set it back to before that.
 func rebuildScenes() []scene {
-	return []scene{{
-		name: "rebuild of a lost record",
-		prepare: func(t *testing.T, w *world, d *driver) {
-			leaveDirty(t, w, d)
-			v := w.one(t)
-			for n, node := range v.Spec.Replicas {
-				w.fleet.Hosts[node].See(imageRef(), v.Spec.Replicas[1-n], escache.LinkConnected, escache.DiskUpToDate)
-			}
-			w.wipe(t)
-		},
-		call: func(t *testing.T, w *world, d *driver) error { return w.askRebuild(t.Context(), d) },
-		check: func(t *testing.T, w *world) {
-			if v := w.one(t); v.Status.Phase != v1alpha1.VolumeReady || v.Status.Authority != v1alpha1.AuthorityCache || v.Status.Epoch < 2 ||
-				len(v.Status.Outdated) > 0 {
-				t.Errorf("status %+v", v.Status)
-			}
-		},
-		clean: func(t *testing.T, w *world, d *driver) {
-			w.withdraw(t, "crash-rebuild")
-			until(t, func() error { return d.delete(t.Context(), crashed) })
-		},
-	}}
+	of := func(name string, lose func(t *testing.T, w *world)) scene {
+		return scene{
+			name: name,
+			prepare: func(t *testing.T, w *world, d *driver) {
+				leaveDirty(t, w, d)
+				v := w.one(t)
+				for n, node := range v.Spec.Replicas {
+					w.fleet.Hosts[node].See(imageRef(), v.Spec.Replicas[1-n], escache.LinkConnected, escache.DiskUpToDate)
+				}
+				lose(t, w)
+			},
+			call: func(t *testing.T, w *world, d *driver) error { return w.askRebuild(t.Context(), d) },
+			check: func(t *testing.T, w *world) {
+				if v := w.one(t); v.Status.Phase != v1alpha1.VolumeReady || v.Status.Authority != v1alpha1.AuthorityCache ||
+					v.Status.Epoch < 2 || len(v.Status.Outdated) > 0 || v.Status.AttachedNode != "" {
+					t.Errorf("status %+v", v.Status)
+				}
+			},
+			clean: func(t *testing.T, w *world, d *driver) {
+				w.withdraw(t, "crash-rebuild")
+				until(t, func() error { return d.delete(t.Context(), crashed) })
+			},
+		}
+	}
+	return []scene{
+		of("rebuild of a lost record", func(t *testing.T, w *world) { t.Helper(); w.wipe(t) }),
+		of("rebuild of a record that was set back", func(t *testing.T, w *world) { t.Helper(); w.setBack(t, w.one(t)) }),
+	}
+}
+
+// setBack has the record say what it said before the volume was attached for the first time, as a restored etcd does. It
+// knows of a node that gets it, and of nothing dirty.
+func (w *world) setBack(t *testing.T, v *v1alpha1.CacheVolume) {
+	t.Helper()
+	v.Status.Epoch, v.Status.Authority, v.Status.AttachedNode, v.Status.ImageID = 0, v1alpha1.AuthorityCeph, v.Spec.Replicas[1], ""
+	v.Status.SetDirtyBytes(0)
+	must(t, w.api.Status().Update(t.Context(), v))
 }
 
 // askRebuild asks for the lost records of the pool under a fixed name, and waits until that has ended or the leader is
