@@ -3,7 +3,8 @@
 package chaosdriver
 
 import (
-	"encoding/json"
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -51,7 +52,7 @@ func restored(s *scene) {
 			s.Errorf("%s has %+v", h.Name, status)
 		}
 	}
-	s.bringUpToDate(epoch)
+	s.bringUpToDate()
 	s.watch.again()
 	s.fault()
 	s.takes(first)
@@ -70,14 +71,24 @@ func (s *scene) isBehind() {
 	}
 }
 
-// bringUpToDate does what docs/restore-etcd.md says.
-func (s *scene) bringUpToDate(epoch int64, outdated ...string) {
+// bringUpToDate does what docs/restore-etcd.md says. The command is repeated until the hosts have linked their
+// copies, and Ceph has given up the clients of those that were off.
+func (s *scene) bringUpToDate() {
 	s.Helper()
-	list, err := json.Marshal(append([]string{}, outdated...))
-	check(s, err)
-	_, err = s.try(s.Context(), "", "patch", "cachevolume", s.volume, "--subresource=status", "--type=merge", "-p",
-		fmt.Sprintf(`{"status":{"epoch":%d,"authority":"Cache","attachedNode":"","outdated":%s}}`, epoch, list))
-	check(s, err)
+	v := s.record()
+	labtest.WaitForCommand(s, "the record is up to date", podTime, func(context.Context) error {
+		said := labtest.Escache(s, "", "adopt", "--all", "--apply", "--pool", v.Spec.Pool, "--image", v.Spec.Image)
+		if said.Code != 0 {
+			return errors.New(said.All())
+		}
+		s.Logf("%s", strings.TrimSpace(said.Out))
+		return nil
+	})
+	now := s.record()
+	if now.Status.Epoch <= v.Status.Epoch || now.Status.AttachedNode != "" || now.Status.Phase != v1alpha1.VolumeReady ||
+		meta.IsStatusConditionTrue(now.Status.Conditions, v1alpha1.ConditionRecordBehindDisks) {
+		s.Fatalf("the record is %+v", now.Status)
+	}
 }
 
 // restoredAttached: the record, the VolumeAttachment and the pod say that the first host has the volume. It
@@ -109,7 +120,7 @@ func restoredAttached(s *scene) {
 	s.boot(second)
 	s.staysUnused(first, 10*time.Second)
 	s.kubectl(s, "delete", "pod", s.pod, "--wait=false")
-	s.bringUpToDate(epoch, first.Name)
+	s.bringUpToDate()
 	s.watch.again()
 	s.detached()
 	s.fault()
