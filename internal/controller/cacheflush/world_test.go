@@ -75,7 +75,7 @@ func (w *world) wait(d time.Duration) {
 // would.
 func (w *world) restart() {
 	log := slog.New(slog.NewTextHandler(w.t.Output(), nil))
-	h := hosts.New(w.api, w.api, hosts.Options{Port: w.fleet.Port, Log: log})
+	h := hosts.New(w.api, w.api, hosts.Options{Port: w.fleet.Port, RepeatAfter: time.Millisecond, Log: log})
 	locks := operation.NewLocks(time.Now)
 	steps := volumes.NewSteps(volumes.Config{
 		Cached: w.api, Live: w.api, Images: images{}, Hosts: h, Events: w.events, Log: log, Now: w.now,

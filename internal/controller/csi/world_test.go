@@ -82,8 +82,7 @@ func newWorld(t *testing.T, more ...string) *world {
 
 // restart makes a new service that knows nothing but what is on record, as another process would.
 func (w *world) restart() {
-	log := slog.New(slog.NewTextHandler(w.t.Output(), nil))
-	h := hosts.New(w.api, w.api, hosts.Options{Port: w.fleet.Port, Log: log})
+	log, h := w.log(), w.hosts()
 	w.locks = operation.NewLocks(time.Now)
 	w.book = reservation.NewBook(reservation.Slots{
 		Ports: reservation.Range{First: 7800, Last: 8799}, Minors: reservation.Range{First: 100, Last: 1099},
@@ -101,6 +100,13 @@ func (w *world) restart() {
 	w.service = service.NewService(service.Config{Steps: steps, Operations: w.locks, ImagePrefix: "escache-", UncachedFallback: !w.noFallback})
 	w.locked = volumes.NewLocked(steps, w.locks)
 	w.poll()
+}
+
+func (w *world) log() *slog.Logger { return slog.New(slog.NewTextHandler(w.t.Output(), nil)) }
+
+// hosts are the hosts of the fleet. Calls to one that is down are repeated at once.
+func (w *world) hosts() *hosts.Hosts {
+	return hosts.New(w.api, w.api, hosts.Options{Port: w.fleet.Port, RepeatAfter: time.Millisecond, Log: w.log()})
 }
 
 func key(t *testing.T, text string) *linkkey.Key {

@@ -58,9 +58,8 @@ func newWorld(t *testing.T) *world {
 		}).
 		WithObjects(w.fleet.Node("n1"), w.fleet.Node("n2")).Build()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	w.drainer = drain.New(drain.Config{
-		Client: w.api, Live: w.api, Hosts: hosts.New(w.api, w.api, hosts.Options{Port: w.fleet.Port, Log: log}), Locks: w.locks, Now: time.Now,
-	})
+	h := hosts.New(w.api, w.api, hosts.Options{Port: w.fleet.Port, RepeatAfter: time.Millisecond, Log: log})
+	w.drainer = drain.New(drain.Config{Client: w.api, Live: w.api, Hosts: h, Locks: w.locks, Now: time.Now})
 	w.events = events.NewFakeRecorder(10)
 	w.r = New(Config{Client: w.api, Live: w.api, Drainer: w.drainer, Events: w.events, Log: log, Again: time.Second, Longest: time.Minute, Parallel: 1})
 	v := &v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: v1alpha1.CacheVolumeSpec{

@@ -132,7 +132,7 @@ func newGroup(t *testing.T, size int, volumes ...attached) *world {
 // restart makes everything again that a process has in its memory.
 func (w *world) restart() {
 	log := slog.New(slog.NewTextHandler(w.t.Output(), nil))
-	h := hosts.New(w.api, w.api, hosts.Options{Port: w.fleet.Port, Log: log})
+	h := hosts.New(w.api, w.api, hosts.Options{Port: w.fleet.Port, RepeatAfter: time.Millisecond, Log: log})
 	locks := operation.NewLocks(func() time.Time { return w.now })
 	clock := func() time.Time { return w.now }
 	book := reservation.NewBook(reservation.Slots{
