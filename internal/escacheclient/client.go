@@ -82,7 +82,7 @@ func New(opts Options) (*Client, error) {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	})
 	c.http.SetBaseURL(base).SetHeader("User-Agent", c.opts.UserAgent).SetLogger(silent{}).SetResponseBodyLimit(maxAnswerBytes)
-	c.http.SetRetryCount(maxRepeats).SetRetryWaitTime(firstWait).SetRetryMaxWaitTime(longestWait)
+	c.http.SetRetryCount(maxRepeats).SetRetryWaitTime(c.opts.RepeatAfter).SetRetryMaxWaitTime(longestWait)
 	return c, nil
 }
 
@@ -194,7 +194,7 @@ func (c *Client) send(ctx context.Context, k call) error {
 	if k.body != nil {
 		request.SetHeader("Content-Type", "application/json").SetBody(k.body)
 	}
-	request.AddRetryCondition(func(_ *resty.Response, err error) bool { return attempt.again(ctx, k.method, err) })
+	request.AddRetryCondition(func(_ *resty.Response, err error) bool { return attempt.again(ctx, k.method, c.opts.RepeatAfter, err) })
 	resp, err := request.Execute(k.method, k.path)
 	if errors.Is(err, resty.ErrResponseBodyTooLarge) {
 		return &UnexpectedAnswerError{Status: resp.StatusCode(), Reason: fmt.Sprintf("longer than %d bytes", maxAnswerBytes)}
@@ -240,7 +240,7 @@ func (a *attempt) trace() *httptrace.ClientTrace {
 
 // again decides on a repeat: nothing was sent, or what was sent may be sent twice. Answers are
 // never asked for again: a busy or failing service is its caller's to judge.
-func (a *attempt) again(ctx context.Context, method string, err error) bool {
+func (a *attempt) again(ctx context.Context, method string, pause time.Duration, err error) bool {
 	if a.last == nil || ctx.Err() == nil { // a try that the deadline ended does not hide why those before it failed
 		a.last = err
 	}
@@ -250,7 +250,7 @@ func (a *attempt) again(ctx context.Context, method string, err error) bool {
 	if a.connected.Load() && method != http.MethodGet && method != http.MethodPut {
 		return false
 	}
-	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < firstWait {
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < pause {
 		return false
 	}
 	a.connected.Store(false)

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -160,6 +161,21 @@ func TestRepeatsEveryMethodWhenNothingWasSent(t *testing.T) {
 				t.Errorf("%d requests, error %v", script.hits.Load(), err)
 			}
 		})
+	}
+}
+
+// Whoever has no time left for the pause does not wait for it.
+func TestThePauseBeforeARepeatIsTheCallers(t *testing.T) {
+	for pause, tries := range map[time.Duration]int64{time.Millisecond: maxRepeats + 1, time.Hour: 1} {
+		var dials atomic.Int64
+		refuse := func(context.Context, string, string) (net.Conn, error) {
+			dials.Add(1)
+			return nil, syscall.ECONNREFUSED
+		}
+		client := newClient(t, Options{BaseURL: "http://127.0.0.1:1", RepeatAfter: pause, Dial: refuse})
+		if err := client.Stop(t.Context(), ref); !errors.Is(err, ErrUnreachable) || dials.Load() != tries {
+			t.Errorf("%s: %d tries instead of %d: %v", pause, dials.Load(), tries, err)
+		}
 	}
 }
 

@@ -30,6 +30,8 @@ type Options struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Timeout bounds the calls. Zero fields get the values of DefaultTimeouts.
 	Timeout Timeouts
+	// RepeatAfter is the pause before a call is repeated for the first time. The next pauses are longer. 0: 100 ms.
+	RepeatAfter time.Duration
 	// UserAgent names the caller in the other side's log.
 	UserAgent string
 	// Logger gets one line for each slow call, and for each call while changed TLS files cannot be
@@ -85,7 +87,7 @@ func (o *Options) Validate() error {
 	}
 	for name, d := range map[string]time.Duration{
 		"query": o.Timeout.Query, "change": o.Timeout.Change, "connect": o.Timeout.Connect, "flush margin": o.Timeout.FlushMargin,
-		"slow after": o.SlowAfter,
+		"slow after": o.SlowAfter, "repeat after": o.RepeatAfter,
 	} {
 		if d < 0 {
 			bad("%s: %s is negative", name, d)
@@ -126,7 +128,7 @@ func withDefaults(o Options) Options {
 		def time.Duration
 	}{
 		{&o.Timeout.Query, def.Query}, {&o.Timeout.Change, def.Change}, {&o.Timeout.Connect, def.Connect},
-		{&o.Timeout.FlushMargin, def.FlushMargin}, {&o.SlowAfter, 3 * time.Second},
+		{&o.Timeout.FlushMargin, def.FlushMargin}, {&o.SlowAfter, 3 * time.Second}, {&o.RepeatAfter, firstWait},
 	} {
 		if *d.set == 0 {
 			*d.set = d.def

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -49,7 +48,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	must(t, clientgoscheme.AddToScheme(scheme))
+	must(t, corev1.AddToScheme(scheme))
 	must(t, v1alpha1.AddToScheme(scheme))
 	w := &world{t: t, fleet: hosttest.Start(t, 1<<40, "n1", "n2", "n3"), events: events.NewFakeRecorder(1000)}
 	group := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "g1"}, Spec: v1alpha1.NodeGroupSpec{Nodes: []string{"n1", "n2", "n3"}}}
@@ -76,7 +75,7 @@ func (w *world) wait(d time.Duration) {
 // would.
 func (w *world) restart() {
 	log := slog.New(slog.NewTextHandler(w.t.Output(), nil))
-	h := hosts.New(w.api, w.api, hosts.Options{Port: w.fleet.Port, Log: log})
+	h := hosts.New(w.api, w.api, hosts.Options{Port: w.fleet.Port, RepeatAfter: time.Millisecond, Log: log})
 	locks := operation.NewLocks(time.Now)
 	steps := volumes.NewSteps(volumes.Config{
 		Cached: w.api, Live: w.api, Images: images{}, Hosts: h, Events: w.events, Log: log, Now: w.now,

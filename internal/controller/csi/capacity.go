@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/csi/requests"
 	"github.com/escache/escache-csi/internal/controller/csi/storageclass"
 	"github.com/escache/escache-csi/internal/controller/reservation"
 	"github.com/escache/escache-csi/internal/controller/volumes"
@@ -60,7 +61,7 @@ func (s *Service) GetCapacity(ctx context.Context, r *csi.GetCapacityRequest) (*
 		return &csi.GetCapacityResponse{}, nil
 	}
 	// Kubernetes always names a StorageClass. Without one only the cache's room is known.
-	parameters, err := parseParameters(r.GetParameters())
+	parameters, err := requests.ParseParameters(r.GetParameters())
 	if len(r.GetParameters()) == 0 {
 		parameters, err = storageclass.WithDefaults(), nil
 	}
@@ -87,7 +88,7 @@ func (s *Service) GetCapacity(ctx context.Context, r *csi.GetCapacityRequest) (*
 	return &csi.GetCapacityResponse{AvailableCapacity: largest, MaximumVolumeSize: wrapperspb.Int64(largest)}, nil
 }
 
-func supported(all []*csi.VolumeCapability) bool { return checkCapabilities(all) == nil }
+func supported(all []*csi.VolumeCapability) bool { return requests.CheckCapabilities(all) == nil }
 
 func (s *service) largestVolume(p storageclass.Parameters, groups []string) int64 {
 	var largest int64

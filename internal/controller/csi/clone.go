@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/csi/requests"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
@@ -13,7 +14,7 @@ import (
 // sourceVolume checks the volume that another one is to be a clone of, and makes the clone at least
 // as large. Once there is a record of the clone, it has nothing to say: the clone may be made, and
 // the source changed or gone since.
-func (s *service) sourceVolume(ctx context.Context, r *createRequest) error {
+func (s *service) sourceVolume(ctx context.Context, r *requests.Create) error {
 	switch _, err := s.Volume(ctx, r.ID); {
 	case err == nil:
 		return nil
@@ -36,7 +37,7 @@ func (s *service) sourceVolume(ctx context.Context, r *createRequest) error {
 			from.Name, from.Spec.SizeBytes, r.Size.Minimum, volumes.ErrOutOfRange)
 	}
 	r.Size.Want = max(r.Size.Want, from.Spec.SizeBytes)
-	if !r.Size.allows(r.Size.Want) {
+	if !r.Size.Allows(r.Size.Want) {
 		return fmt.Errorf("volume %s has %d bytes, more than the limit of %d: %w",
 			from.Name, from.Spec.SizeBytes, r.Size.Maximum, volumes.ErrOutOfRange)
 	}

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/csi/requests"
 	"github.com/escache/escache-csi/internal/controller/reservation"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/crashpoint"
@@ -32,7 +33,7 @@ import (
 // open whether the image is there, so that every repeated call would have to ask Ceph.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#createvolume
-func (s *service) create(ctx context.Context, r createRequest) (*csi.CreateVolumeResponse, error) {
+func (s *service) create(ctx context.Context, r requests.Create) (*csi.CreateVolumeResponse, error) {
 	if r.UncachedFallback && !s.uncachedFallback {
 		return nil, fmt.Errorf("uncachedFallback is off in this cluster: set controller.recovery.uncachedFallback in the chart's values, "+
 			"or leave the parameter out: %w", volumes.ErrInvalid)
@@ -67,7 +68,7 @@ func (s *service) create(ctx context.Context, r createRequest) (*csi.CreateVolum
 // record returns the volume's CacheVolume: the one that an earlier call has written, or a new one
 // with a place of its own. The cache of objects may be behind, so it only saves a call; the API
 // server decides.
-func (s *service) record(ctx context.Context, r createRequest) (v *v1alpha1.CacheVolume, isNew bool, err error) {
+func (s *service) record(ctx context.Context, r requests.Create) (v *v1alpha1.CacheVolume, isNew bool, err error) {
 	if s.Cached.Get(ctx, client.ObjectKey{Name: r.ID}, &v1alpha1.CacheVolume{}) == nil {
 		if v, err = s.existing(ctx, r); !errors.Is(err, volumes.ErrNotFound) {
 			return v, false, err
@@ -94,7 +95,7 @@ func (s *service) record(ctx context.Context, r createRequest) (v *v1alpha1.Cach
 }
 
 // existing returns the volume that exists, if it is as requested.
-func (s *service) existing(ctx context.Context, r createRequest) (*v1alpha1.CacheVolume, error) {
+func (s *service) existing(ctx context.Context, r requests.Create) (*v1alpha1.CacheVolume, error) {
 	v, err := s.Volume(ctx, r.ID)
 	if err != nil {
 		return nil, err
@@ -103,7 +104,7 @@ func (s *service) existing(ctx context.Context, r createRequest) (*v1alpha1.Cach
 	return v, s.compare(v, r)
 }
 
-func (s *service) writeRecord(ctx context.Context, r createRequest) (*v1alpha1.CacheVolume, error) {
+func (s *service) writeRecord(ctx context.Context, r requests.Create) (*v1alpha1.CacheVolume, error) {
 	cacheBytes := r.Cache.For(r.Size.Want)
 	place, err := s.reserve(r, cacheBytes)
 	if err != nil {
@@ -139,7 +140,7 @@ func (s *service) writeRecord(ctx context.Context, r createRequest) (*v1alpha1.C
 	return v, nil
 }
 
-func (s *service) reserve(r createRequest, cacheBytes int64) (reservation.Reservation, error) {
+func (s *service) reserve(r requests.Create, cacheBytes int64) (reservation.Reservation, error) {
 	if r.Groups == nil {
 		return s.Book.Reserve(r.ID, cacheBytes, r.Engine, nil)
 	}
@@ -155,7 +156,7 @@ func (s *service) reserve(r createRequest, cacheBytes int64) (reservation.Reserv
 }
 
 // compare returns an error if an existing volume differs from what is requested now.
-func (s *service) compare(v *v1alpha1.CacheVolume, r createRequest) error {
+func (s *service) compare(v *v1alpha1.CacheVolume, r requests.Create) error {
 	if !v.DeletionTimestamp.IsZero() {
 		return fmt.Errorf("volume %s is being deleted: %w", v.Name, volumes.ErrBusy)
 	}
@@ -171,7 +172,7 @@ func (s *service) compare(v *v1alpha1.CacheVolume, r createRequest) error {
 			different = append(different, fmt.Sprintf("%s is %v, not %v", what, is, wanted))
 		}
 	}
-	if !r.Size.allows(v.Spec.SizeBytes) {
+	if !r.Size.Allows(v.Spec.SizeBytes) {
 		differs("its size", v.Spec.SizeBytes, r.Size.Want)
 	}
 	differs("clusterID", v.Spec.ClusterID, r.ClusterID)
@@ -210,7 +211,7 @@ func layoutOf(l *v1alpha1.ImageLayout) v1alpha1.ImageLayout {
 	return *l
 }
 
-func (s *service) makeImage(ctx context.Context, v *v1alpha1.CacheVolume, r createRequest, from *volumes.SnapshotRef, isNew bool) error {
+func (s *service) makeImage(ctx context.Context, v *v1alpha1.CacheVolume, r requests.Create, from *volumes.SnapshotRef, isNew bool) error {
 	if v.Spec.FromVolume != r.Volume {
 		return fmt.Errorf("the API server has dropped spec.fromVolume: its CRD of CacheVolumes is older than csi-controller; "+
 			"apply the chart's CRDs: %w", volumes.ErrRefused)

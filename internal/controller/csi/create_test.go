@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
-	service "github.com/escache/escache-csi/internal/controller/csi"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
@@ -241,21 +240,6 @@ func TestVolumesSpreadOverTheGroup(t *testing.T) {
 	}
 	if len(ports) != 30 {
 		t.Errorf("%d ports for 30 volumes", len(ports))
-	}
-}
-
-func TestVolumeIDs(t *testing.T) {
-	for name, id := range map[string]string{
-		"pvc-5e5c0c4e": "pvc-5e5c0c4e", "a": "a", "x-ray": "x-", "UPPER": "x-", "with space": "x-", "-dash": "x-", "ü": "x-",
-		"a.dot": "x-", "0123456789012345678901234567890123456789012345678901234567890123": "x-",
-	} {
-		got := service.VolumeID(name)
-		if got != id && (id != "x-" || len(got) != 34 || got[:2] != "x-") {
-			t.Errorf("%q became %q", name, got)
-		}
-	}
-	if service.VolumeID("A") == service.VolumeID("B") {
-		t.Error("two names, one id")
 	}
 }
 

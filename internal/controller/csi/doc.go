@@ -1,5 +1,5 @@
-// Package csi is the CSI Controller and Identity service. It parses a request once, at the edge,
-// takes the volume's lock, and lets the package volumes do the work.
+// Package csi is the CSI Controller and Identity service. A request is parsed once, at the edge, by the package
+// requests. Then the call takes the volume's lock, and lets the package volumes do the work.
 //
 // It holds no state of its own: the truth is in the CacheVolume objects, in Ceph and on the hosts.
 // Every call can be repeated, also after a crash in the middle.

@@ -7,6 +7,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/csi/requests"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
@@ -17,7 +18,7 @@ import (
 // and the filesystem. The cache keeps its size.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#controllerexpandvolume
-func (s *service) expand(ctx context.Context, id string, size sizeRange) (*csi.ControllerExpandVolumeResponse, error) {
+func (s *service) expand(ctx context.Context, id string, size requests.SizeRange) (*csi.ControllerExpandVolumeResponse, error) {
 	v, err := s.Volume(ctx, id)
 	if err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/csi/requests"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
@@ -26,7 +27,7 @@ const undoTime = 20 * time.Second
 // so; otherwise all snapshots are taken again. The caller holds the locks of all volumes.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#createvolumegroupsnapshot
-func (s *service) createGroup(ctx context.Context, r groupRequest) ([]*v1alpha1.CacheSnapshot, error) {
+func (s *service) createGroup(ctx context.Context, r requests.Group) ([]*v1alpha1.CacheSnapshot, error) {
 	group, err := s.groupRecords(ctx, r)
 	if err != nil {
 		return nil, err
@@ -45,10 +46,10 @@ func (s *service) createGroup(ctx context.Context, r groupRequest) ([]*v1alpha1.
 }
 
 // memberID is the id of a volume's snapshot in a group.
-func memberID(group, volume string) string { return VolumeID(group + "/" + volume) }
+func memberID(group, volume string) string { return requests.VolumeID(group + "/" + volume) }
 
 // groupRecords returns the records that an earlier call has written, in the order of the volumes.
-func (s *service) groupRecords(ctx context.Context, r groupRequest) ([]*v1alpha1.CacheSnapshot, error) {
+func (s *service) groupRecords(ctx context.Context, r requests.Group) ([]*v1alpha1.CacheSnapshot, error) {
 	group, err := s.groupNamed(ctx, r.ID)
 	if err != nil {
 		return nil, err
@@ -97,7 +98,7 @@ func (s *service) groupNamed(ctx context.Context, id string) ([]*v1alpha1.CacheS
 
 // groupSources finds the volumes of a group snapshot, and refuses those that no snapshots of one
 // moment can be taken of.
-func (s *service) groupSources(ctx context.Context, r groupRequest) ([]volumes.SnapshotSource, error) {
+func (s *service) groupSources(ctx context.Context, r requests.Group) ([]volumes.SnapshotSource, error) {
 	var sources []volumes.SnapshotSource
 	for _, id := range r.Volumes {
 		v, err := s.Volume(ctx, id)
@@ -127,7 +128,7 @@ func (s *service) groupSources(ctx context.Context, r groupRequest) ([]volumes.S
 
 // writeGroup writes the records that are not there yet. It returns those that are, also with an error.
 func (s *service) writeGroup(
-	ctx context.Context, r groupRequest, there []*v1alpha1.CacheSnapshot, sources []volumes.SnapshotSource,
+	ctx context.Context, r requests.Group, there []*v1alpha1.CacheSnapshot, sources []volumes.SnapshotSource,
 ) ([]*v1alpha1.CacheSnapshot, error) {
 	group := there
 	for _, source := range sources {
@@ -155,7 +156,7 @@ func (s *service) writeGroup(
 // takeGroup writes the records that are not there yet, and takes all snapshots. It returns the records
 // that are there, also with an error.
 func (s *service) takeGroup(
-	ctx context.Context, r groupRequest, group []*v1alpha1.CacheSnapshot,
+	ctx context.Context, r requests.Group, group []*v1alpha1.CacheSnapshot,
 ) ([]*v1alpha1.CacheSnapshot, []volumes.Snapshot, error) {
 	sources, err := s.groupSources(ctx, r)
 	if err == nil {

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/csi/requests"
 	"github.com/escache/escache-csi/internal/controller/readonly"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 )
@@ -95,7 +96,7 @@ func (s *Service) ListSnapshots(ctx context.Context, r *csi.ListSnapshotsRequest
 
 // GetSnapshot returns one snapshot.
 func (s *Service) GetSnapshot(ctx context.Context, r *csi.GetSnapshotRequest) (*csi.GetSnapshotResponse, error) {
-	if err := required("snapshot id", r.GetSnapshotId()); err != nil {
+	if err := requests.Required("snapshot id", r.GetSnapshotId()); err != nil {
 		return nil, err
 	}
 	snapshot, err := s.service.snapshot(ctx, r.GetSnapshotId())
@@ -139,7 +140,7 @@ func (s *service) list(ctx context.Context, most int32, token string, page clien
 
 // ControllerGetVolume returns one volume.
 func (s *Service) ControllerGetVolume(ctx context.Context, r *csi.ControllerGetVolumeRequest) (*csi.ControllerGetVolumeResponse, error) {
-	if err := required("volume id", r.GetVolumeId()); err != nil {
+	if err := requests.Required("volume id", r.GetVolumeId()); err != nil {
 		return nil, err
 	}
 	v, err := s.service.Volume(ctx, r.GetVolumeId())
@@ -163,7 +164,7 @@ func (s *Service) ControllerGetVolume(ctx context.Context, r *csi.ControllerGetV
 func (s *Service) ValidateVolumeCapabilities(
 	ctx context.Context, r *csi.ValidateVolumeCapabilitiesRequest,
 ) (*csi.ValidateVolumeCapabilitiesResponse, error) {
-	if err := required("volume id", r.GetVolumeId()); err != nil {
+	if err := requests.Required("volume id", r.GetVolumeId()); err != nil {
 		return nil, err
 	}
 	if len(r.GetVolumeCapabilities()) == 0 {
@@ -188,20 +189,20 @@ func (s *Service) ValidateVolumeCapabilities(
 func (s *service) validate(ctx context.Context, r *csi.ValidateVolumeCapabilitiesRequest) error {
 	v, err := s.Volume(ctx, r.GetVolumeId())
 	if errors.Is(err, volumes.ErrNotFound) && s.notReadOnly(ctx, r.GetVolumeId()) != nil {
-		return checkReadOnly(r.GetVolumeCapabilities())
+		return requests.CheckReadOnly(r.GetVolumeCapabilities())
 	}
 	if err != nil {
 		return err
 	}
-	if err := checkCapabilities(r.GetVolumeCapabilities()); err != nil {
+	if err := requests.CheckCapabilities(r.GetVolumeCapabilities()); err != nil {
 		return err
 	}
 	parameters := changeableOf(v)
 	if len(r.GetParameters()) > 0 {
-		if parameters, err = parseParameters(r.GetParameters()); err != nil {
+		if parameters, err = requests.ParseParameters(r.GetParameters()); err != nil {
 			return err
 		}
 	}
-	_, err = changeParameters(parameters, r.GetMutableParameters())
+	_, err = requests.ChangeParameters(parameters, r.GetMutableParameters())
 	return err
 }

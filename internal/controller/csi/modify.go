@@ -5,24 +5,14 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/csi/requests"
 	"github.com/escache/escache-csi/internal/controller/csi/storageclass"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
-
-func checkModify(r *csi.ControllerModifyVolumeRequest) error {
-	if err := required("volume id", r.GetVolumeId()); err != nil {
-		return err
-	}
-	if len(r.GetMutableParameters()) == 0 {
-		return fmt.Errorf("mutable parameters are missing: the VolumeAttributesClass has none: %w", volumes.ErrInvalid)
-	}
-	return nil
-}
 
 // modify records how the volume's cache is to work from now on. It asks no host: package modification
 // takes the change to the node that has the volume, and the next attachment begins with it. So the
@@ -39,7 +29,7 @@ func (s *service) modify(ctx context.Context, id string, attributes map[string]s
 		return err
 	}
 	now := changeableOf(v)
-	want, err := changeParameters(now, attributes)
+	want, err := requests.ChangeParameters(now, attributes)
 	if err != nil {
 		return fmt.Errorf("volume %s: %w", id, err)
 	}

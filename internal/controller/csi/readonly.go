@@ -11,13 +11,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/csi/requests"
 	"github.com/escache/escache-csi/internal/controller/readonly"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
 // createReadOnly makes a read-only volume of a snapshot, or returns the one that an earlier call has made.
 // The lock of the snapshot's volume keeps the snapshot from being deleted meanwhile.
-func (s *service) createReadOnly(ctx context.Context, r createRequest) (*csi.CreateVolumeResponse, error) {
+func (s *service) createReadOnly(ctx context.Context, r requests.Create) (*csi.CreateVolumeResponse, error) {
 	groups, err := s.groupsFor(ctx, r)
 	if err != nil {
 		return nil, err
@@ -38,7 +39,7 @@ func (s *service) createReadOnly(ctx context.Context, r createRequest) (*csi.Cre
 	return &csi.CreateVolumeResponse{Volume: out}, nil
 }
 
-func (s *service) newReadOnly(ctx context.Context, r createRequest) (*v1alpha1.ReadOnlyVolume, error) {
+func (s *service) newReadOnly(ctx context.Context, r requests.Create) (*v1alpha1.ReadOnlyVolume, error) {
 	switch _, err := s.Volume(ctx, r.ID); {
 	case err == nil:
 		return nil, fmt.Errorf("volume %s can be written to, and a read-only one of that name is wanted: %w", r.ID, volumes.ErrDifferent)
@@ -77,7 +78,7 @@ func (s *service) newReadOnly(ctx context.Context, r createRequest) (*v1alpha1.R
 }
 
 // compareReadOnly returns an error if an existing volume differs from what is requested now.
-func compareReadOnly(v *v1alpha1.ReadOnlyVolume, r createRequest) error {
+func compareReadOnly(v *v1alpha1.ReadOnlyVolume, r requests.Create) error {
 	is := v.Spec
 	wanted := v1alpha1.ReadOnlyVolumeSpec{
 		ClusterID: r.ClusterID, Pool: r.Pool, DataPool: r.DataPool, Image: is.Image, SizeBytes: is.SizeBytes, Layout: r.Layout,
@@ -86,7 +87,7 @@ func compareReadOnly(v *v1alpha1.ReadOnlyVolume, r createRequest) error {
 	switch {
 	case !v.DeletionTimestamp.IsZero():
 		return fmt.Errorf("volume %s is being deleted: %w", v.Name, volumes.ErrBusy)
-	case !r.Size.allows(is.SizeBytes) || !reflect.DeepEqual(is, wanted):
+	case !r.Size.Allows(is.SizeBytes) || !reflect.DeepEqual(is, wanted):
 		return fmt.Errorf("volume %s is there, of snapshot %s in pool %s with %d bytes, and another one of that name is wanted: %w",
 			v.Name, is.Snapshot, is.Pool, is.SizeBytes, volumes.ErrDifferent)
 	}
@@ -95,7 +96,7 @@ func compareReadOnly(v *v1alpha1.ReadOnlyVolume, r createRequest) error {
 
 // groupsFor returns the groups whose nodes can have a read-only volume: all, or those of the StorageClass.
 // A node outside of all groups may run no csi-node.
-func (s *service) groupsFor(ctx context.Context, r createRequest) ([]string, error) {
+func (s *service) groupsFor(ctx context.Context, r requests.Create) ([]string, error) {
 	all := &v1alpha1.NodeGroupList{}
 	if err := s.Cached.List(ctx, all); err != nil {
 		return nil, fmt.Errorf("list groups: %w", err)

@@ -14,7 +14,6 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/controller/hosts"
 	"github.com/escache/escache-csi/internal/controller/rebuild"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 )
@@ -65,7 +64,7 @@ func (w *world) rebuild(change func(*v1alpha1.CacheAdoptionSpec)) map[string]v1a
 	out := map[string]v1alpha1.RebuiltVolume{}
 	for {
 		status, err := rebuild.New(rebuild.Config{
-			Live: w.api, Images: w.images, Hosts: hosts.New(w.api, w.api, hosts.Options{Port: w.fleet.Port}), Records: w.locked, Kubernetes: "us",
+			Live: w.api, Images: w.images, Hosts: w.hosts(), Records: w.locked, Kubernetes: "us",
 			Ask: 5 * time.Second, PageSize: 2, Parallel: 2,
 		}).Run(w.t.Context(), a)
 		must(w.t, err)
@@ -252,7 +251,7 @@ func TestAClientThatComesMeanwhileStopsARebuild(t *testing.T) {
 	w.wipe()
 	late := &lateClient{fakeImages: w.images, image: volumes.ImageOf(v)}
 	found, err := rebuild.New(rebuild.Config{
-		Live: w.api, Images: late, Hosts: hosts.New(w.api, w.api, hosts.Options{Port: w.fleet.Port}), Records: w.locked, Kubernetes: "us",
+		Live: w.api, Images: late, Hosts: w.hosts(), Records: w.locked, Kubernetes: "us",
 		Ask: 5 * time.Second, PageSize: 9, Parallel: 1,
 	}).Run(t.Context(), &v1alpha1.CacheAdoption{Spec: v1alpha1.CacheAdoptionSpec{ClusterID: "ceph", Pool: "rbd", Rebuild: &v1alpha1.Rebuild{}}})
 	must(t, err)

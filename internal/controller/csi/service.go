@@ -7,6 +7,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/escache/escache-csi/internal/controller/csi/requests"
 	"github.com/escache/escache-csi/internal/controller/readonly"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/csiserver"
@@ -69,7 +70,7 @@ func NewService(config Config) *Service {
 
 // CreateVolume makes a volume, or returns the one that an earlier call has made.
 func (s *Service) CreateVolume(ctx context.Context, r *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
-	request, err := parseCreate(r)
+	request, err := requests.ParseCreate(r)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +84,7 @@ func (s *Service) CreateVolume(ctx context.Context, r *csi.CreateVolumeRequest) 
 
 // DeleteVolume removes a volume: replicas, image, record. A volume that is gone is success.
 func (s *Service) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
-	if err := required("volume id", r.GetVolumeId()); err != nil {
+	if err := requests.Required("volume id", r.GetVolumeId()); err != nil {
 		return nil, err
 	}
 	return locked(ctx, s, r.GetVolumeId(), "DeleteVolume", func() (*csi.DeleteVolumeResponse, error) {
@@ -96,10 +97,10 @@ func (s *Service) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeRequest) 
 func (s *Service) ControllerPublishVolume(
 	ctx context.Context, r *csi.ControllerPublishVolumeRequest,
 ) (*csi.ControllerPublishVolumeResponse, error) {
-	if err := checkPublish(r); err != nil {
+	if err := requests.CheckPublish(r); err != nil {
 		return nil, err
 	}
-	if wantsReadOnly([]*csi.VolumeCapability{r.GetVolumeCapability()}) {
+	if requests.WantsReadOnly([]*csi.VolumeCapability{r.GetVolumeCapability()}) {
 		done, err := s.service.readOnlyTurn(ctx, r.GetVolumeId(), attachingReadOnly)
 		return whileLocked(done, err, func() (*csi.ControllerPublishVolumeResponse, error) {
 			return &csi.ControllerPublishVolumeResponse{}, s.service.publishReadOnly(ctx, r.GetVolumeId(), r.GetNodeId())
@@ -117,7 +118,7 @@ func (s *Service) ControllerPublishVolume(
 func (s *Service) ControllerUnpublishVolume(
 	ctx context.Context, r *csi.ControllerUnpublishVolumeRequest,
 ) (*csi.ControllerUnpublishVolumeResponse, error) {
-	if err := required("volume id", r.GetVolumeId()); err != nil {
+	if err := requests.Required("volume id", r.GetVolumeId()); err != nil {
 		return nil, err
 	}
 	done, err := s.service.detachTurn(ctx, r.GetVolumeId())
@@ -131,10 +132,10 @@ func (s *Service) ControllerUnpublishVolume(
 func (s *Service) ControllerExpandVolume(
 	ctx context.Context, r *csi.ControllerExpandVolumeRequest,
 ) (*csi.ControllerExpandVolumeResponse, error) {
-	if err := required("volume id", r.GetVolumeId()); err != nil {
+	if err := requests.Required("volume id", r.GetVolumeId()); err != nil {
 		return nil, err
 	}
-	size, err := parseSize(r.GetCapacityRange())
+	size, err := requests.ParseSize(r.GetCapacityRange())
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +150,7 @@ func (s *Service) ControllerExpandVolume(
 func (s *Service) ControllerModifyVolume(
 	ctx context.Context, r *csi.ControllerModifyVolumeRequest,
 ) (*csi.ControllerModifyVolumeResponse, error) {
-	if err := checkModify(r); err != nil {
+	if err := requests.CheckModify(r); err != nil {
 		return nil, err
 	}
 	return locked(ctx, s, r.GetVolumeId(), "ControllerModifyVolume", func() (*csi.ControllerModifyVolumeResponse, error) {
@@ -160,7 +161,7 @@ func (s *Service) ControllerModifyVolume(
 
 // CreateSnapshot takes a snapshot of a volume, or returns the one that an earlier call has taken.
 func (s *Service) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
-	request, err := parseSnapshot(r)
+	request, err := requests.ParseSnapshot(r)
 	if err != nil {
 		return nil, err
 	}
@@ -174,7 +175,7 @@ func (s *Service) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotReque
 // DeleteSnapshot removes a snapshot. Volumes that were made from it stay as they are. A snapshot
 // that is gone is success.
 func (s *Service) DeleteSnapshot(ctx context.Context, r *csi.DeleteSnapshotRequest) (*csi.DeleteSnapshotResponse, error) {
-	if err := required("snapshot id", r.GetSnapshotId()); err != nil {
+	if err := requests.Required("snapshot id", r.GetSnapshotId()); err != nil {
 		return nil, err
 	}
 	snapshot, err := s.service.snapshot(ctx, r.GetSnapshotId())

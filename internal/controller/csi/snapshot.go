@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/csi/requests"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/finalizers"
@@ -24,7 +25,7 @@ import (
 // written back first, an attached one is held.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#createsnapshot
-func (s *service) createSnapshot(ctx context.Context, r snapshotRequest) (*csi.CreateSnapshotResponse, error) {
+func (s *service) createSnapshot(ctx context.Context, r requests.Snapshot) (*csi.CreateSnapshotResponse, error) {
 	snapshot, v, err := s.snapshotRecord(ctx, r)
 	if err != nil {
 		return nil, err
@@ -46,7 +47,7 @@ func (s *service) createSnapshot(ctx context.Context, r snapshotRequest) (*csi.C
 
 // snapshotRecord returns the snapshot's record (the one that an earlier call has written, or a new
 // one) and the volume. The volume is nil if the snapshot is complete already.
-func (s *service) snapshotRecord(ctx context.Context, r snapshotRequest) (*v1alpha1.CacheSnapshot, *v1alpha1.CacheVolume, error) {
+func (s *service) snapshotRecord(ctx context.Context, r requests.Snapshot) (*v1alpha1.CacheSnapshot, *v1alpha1.CacheVolume, error) {
 	snapshot, err := s.snapshot(ctx, r.ID)
 	switch {
 	case errors.Is(err, volumes.ErrNotFound):

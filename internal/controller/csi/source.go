@@ -6,13 +6,14 @@ import (
 	"fmt"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/csi/requests"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
 // source finds the snapshot that a volume is made from, and makes the volume at least as large. A
 // repeated call may come after the snapshot was deleted: then the volume exists already, or is
 // given up. A volume that is a clone of another one has no snapshot yet.
-func (s *service) source(ctx context.Context, r *createRequest) (*volumes.SnapshotRef, error) {
+func (s *service) source(ctx context.Context, r *requests.Create) (*volumes.SnapshotRef, error) {
 	if r.Volume != "" {
 		return nil, s.sourceVolume(ctx, r)
 	}
@@ -34,7 +35,7 @@ func (s *service) source(ctx context.Context, r *createRequest) (*volumes.Snapsh
 			r.Snapshot, snapshot.Spec.ClusterID, r.ClusterID, volumes.ErrInvalid)
 	}
 	r.Size.Want = max(r.Size.Want, snapshot.Status.SizeBytes)
-	if !r.Size.allows(r.Size.Want) {
+	if !r.Size.Allows(r.Size.Want) {
 		return nil, fmt.Errorf("snapshot %s has %d bytes, more than the limit of %d: %w",
 			r.Snapshot, snapshot.Status.SizeBytes, r.Size.Maximum, volumes.ErrOutOfRange)
 	}
@@ -42,7 +43,7 @@ func (s *service) source(ctx context.Context, r *createRequest) (*volumes.Snapsh
 	return &ref, nil
 }
 
-func (s *service) sourceGone(ctx context.Context, r *createRequest, gone error) error {
+func (s *service) sourceGone(ctx context.Context, r *requests.Create, gone error) error {
 	v, err := s.Volume(ctx, r.ID)
 	switch {
 	case errors.Is(err, volumes.ErrNotFound):

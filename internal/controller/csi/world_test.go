@@ -13,8 +13,9 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -60,7 +61,8 @@ func newWorld(t *testing.T, more ...string) *world {
 	t.Helper()
 	names := append([]string{"n1", "n2", "n3", "n9"}, more...)
 	scheme := runtime.NewScheme()
-	must(t, clientgoscheme.AddToScheme(scheme))
+	must(t, corev1.AddToScheme(scheme))
+	must(t, storagev1.AddToScheme(scheme))
 	must(t, v1alpha1.AddToScheme(scheme))
 	w := &world{t: t, links: key(t, "the key of the Kubernetes cluster"), images: newFakeImages(), fleet: hosttest.Start(t, 100*gib, names...)}
 	group := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "g1"}, Spec: v1alpha1.NodeGroupSpec{Nodes: []string{"n1", "n2", "n3"}}}
@@ -80,8 +82,7 @@ func newWorld(t *testing.T, more ...string) *world {
 
 // restart makes a new service that knows nothing but what is on record, as another process would.
 func (w *world) restart() {
-	log := slog.New(slog.NewTextHandler(w.t.Output(), nil))
-	h := hosts.New(w.api, w.api, hosts.Options{Port: w.fleet.Port, Log: log})
+	log, h := w.log(), w.hosts()
 	w.locks = operation.NewLocks(time.Now)
 	w.book = reservation.NewBook(reservation.Slots{
 		Ports: reservation.Range{First: 7800, Last: 8799}, Minors: reservation.Range{First: 100, Last: 1099},
@@ -99,6 +100,13 @@ func (w *world) restart() {
 	w.service = service.NewService(service.Config{Steps: steps, Operations: w.locks, ImagePrefix: "escache-", UncachedFallback: !w.noFallback})
 	w.locked = volumes.NewLocked(steps, w.locks)
 	w.poll()
+}
+
+func (w *world) log() *slog.Logger { return slog.New(slog.NewTextHandler(w.t.Output(), nil)) }
+
+// hosts are the hosts of the fleet. Calls to one that is down are repeated at once.
+func (w *world) hosts() *hosts.Hosts {
+	return hosts.New(w.api, w.api, hosts.Options{Port: w.fleet.Port, RepeatAfter: time.Millisecond, Log: w.log()})
 }
 
 func key(t *testing.T, text string) *linkkey.Key {

@@ -37,6 +37,8 @@ type Options struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Timeouts of the calls.
 	Timeouts escacheclient.Timeouts
+	// RepeatAfter is the pause before a call is repeated for the first time. 0: that of escacheclient.
+	RepeatAfter time.Duration
 	// UserAgent is how the controller appears in the hosts' logs.
 	UserAgent string
 	Log       *slog.Logger
@@ -277,7 +279,8 @@ func (h *Hosts) client(ctx context.Context, node string) (*escacheclient.Client,
 	files.ServerName = hostcert.Name(files.ServerName, node)
 	made, err := escacheclient.New(escacheclient.Options{
 		Node: node, BaseURL: url, TLS: files, Former: h.options.Former, AllowPlaintext: true, Dial: h.options.Dial,
-		Timeout: h.options.Timeouts, UserAgent: h.options.UserAgent, Logger: h.options.Log, Observe: h.options.Observe,
+		Timeout: h.options.Timeouts, RepeatAfter: h.options.RepeatAfter, UserAgent: h.options.UserAgent, Logger: h.options.Log,
+		Observe: h.options.Observe,
 	})
 	if err != nil {
 		return nil, translate(err)

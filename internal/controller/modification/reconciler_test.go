@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -44,7 +44,7 @@ var tuned = v1alpha1.CacheOptions{HighWatermark: 60, LowWatermark: 40, MaxDirtyA
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	must(t, clientgoscheme.AddToScheme(scheme))
+	must(t, corev1.AddToScheme(scheme))
 	must(t, v1alpha1.AddToScheme(scheme))
 	w := &world{t: t, fleet: hosttest.Start(t, 1<<40, "n1", "n2"), locks: operation.NewLocks(time.Now)}
 	w.api = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.CacheVolume{}).
@@ -58,9 +58,8 @@ func newWorld(t *testing.T) *world {
 		}).
 		WithObjects(w.fleet.Node("n1"), w.fleet.Node("n2")).Build()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	w.drainer = drain.New(drain.Config{
-		Client: w.api, Live: w.api, Hosts: hosts.New(w.api, w.api, hosts.Options{Port: w.fleet.Port, Log: log}), Locks: w.locks, Now: time.Now,
-	})
+	h := hosts.New(w.api, w.api, hosts.Options{Port: w.fleet.Port, RepeatAfter: time.Millisecond, Log: log})
+	w.drainer = drain.New(drain.Config{Client: w.api, Live: w.api, Hosts: h, Locks: w.locks, Now: time.Now})
 	w.events = events.NewFakeRecorder(10)
 	w.r = New(Config{Client: w.api, Live: w.api, Drainer: w.drainer, Events: w.events, Log: log, Again: time.Second, Longest: time.Minute, Parallel: 1})
 	v := &v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: v1alpha1.CacheVolumeSpec{

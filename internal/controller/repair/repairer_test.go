@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -85,7 +85,7 @@ func newGroup(t *testing.T, size int, volumes ...attached) *world {
 		nodes = append(nodes, fmt.Sprintf("n%d", i+1))
 	}
 	scheme := runtime.NewScheme()
-	check(t, clientgoscheme.AddToScheme(scheme))
+	check(t, corev1.AddToScheme(scheme))
 	check(t, v1alpha1.AddToScheme(scheme))
 	w := &world{t: t, now: time.Now().Truncate(time.Second), fleet: hosttest.Start(t, 1024*mib, nodes...), notes: newNotes()}
 	w.policy = repair.Policy{After: time.Minute, Drain: true, Patience: time.Hour, Parallel: 4}
@@ -132,7 +132,7 @@ func newGroup(t *testing.T, size int, volumes ...attached) *world {
 // restart makes everything again that a process has in its memory.
 func (w *world) restart() {
 	log := slog.New(slog.NewTextHandler(w.t.Output(), nil))
-	h := hosts.New(w.api, w.api, hosts.Options{Port: w.fleet.Port, Log: log})
+	h := hosts.New(w.api, w.api, hosts.Options{Port: w.fleet.Port, RepeatAfter: time.Millisecond, Log: log})
 	locks := operation.NewLocks(func() time.Time { return w.now })
 	clock := func() time.Time { return w.now }
 	book := reservation.NewBook(reservation.Slots{

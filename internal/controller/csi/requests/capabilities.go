@@ -1,4 +1,4 @@
-package csi
+package requests
 
 import (
 	"fmt"
@@ -10,8 +10,8 @@ import (
 	"github.com/escache/escache-csi/internal/fstype"
 )
 
-// wantsReadOnly reports whether many nodes are to read a volume.
-func wantsReadOnly(all []*csi.VolumeCapability) bool {
+// WantsReadOnly reports whether many nodes are to read a volume.
+func WantsReadOnly(all []*csi.VolumeCapability) bool {
 	return slices.ContainsFunc(all, func(c *csi.VolumeCapability) bool {
 		return c.GetAccessMode().GetMode() == csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
 	})
@@ -21,7 +21,7 @@ func wantsReadOnly(all []*csi.VolumeCapability) bool {
 func checkCreate(r *csi.CreateVolumeRequest, readOnly bool) error {
 	switch {
 	case !readOnly:
-		return checkCapabilities(r.GetVolumeCapabilities())
+		return CheckCapabilities(r.GetVolumeCapabilities())
 	case r.GetVolumeContentSource().GetVolume() != nil:
 		return fmt.Errorf("ReadOnlyMany for a clone of a volume is %w: take a VolumeSnapshot, and name that as the claim's dataSource",
 			volumes.ErrUnsupported)
@@ -29,11 +29,11 @@ func checkCreate(r *csi.CreateVolumeRequest, readOnly bool) error {
 		return fmt.Errorf("ReadOnlyMany for a volume without a source is %w: it would stay empty; name a VolumeSnapshot as the claim's "+
 			"dataSource, or use ReadWriteOnce", volumes.ErrUnsupported)
 	}
-	return checkReadOnly(r.GetVolumeCapabilities())
+	return CheckReadOnly(r.GetVolumeCapabilities())
 }
 
-// checkReadOnly accepts what can be done with a read-only volume.
-func checkReadOnly(all []*csi.VolumeCapability) error {
+// CheckReadOnly accepts what can be done with a read-only volume.
+func CheckReadOnly(all []*csi.VolumeCapability) error {
 	if err := checkTypes(all); err != nil {
 		return err
 	}
@@ -68,9 +68,9 @@ func checkTypes(all []*csi.VolumeCapability) error {
 	return nil
 }
 
-// checkCapabilities accepts what one node at a time can do, because a write-back cache cannot be
+// CheckCapabilities accepts what one node at a time can do, because a write-back cache cannot be
 // shared.
-func checkCapabilities(all []*csi.VolumeCapability) error {
+func CheckCapabilities(all []*csi.VolumeCapability) error {
 	if err := checkTypes(all); err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package csi
+package requests
 
 import (
 	"errors"
@@ -13,12 +13,12 @@ import (
 	"github.com/escache/escache-csi/internal/fstype"
 )
 
-// createRequest is a CreateVolumeRequest after it was parsed and checked.
-type createRequest struct {
+// Create is a CreateVolumeRequest after it was parsed and checked.
+type Create struct {
 	storageclass.Parameters
 
 	ID   string
-	Size sizeRange
+	Size SizeRange
 	// Snapshot is the id of the snapshot that the volume is made from, and Volume that of the volume
 	// that it is a clone of. Both are empty for an empty volume.
 	Snapshot string
@@ -29,49 +29,51 @@ type createRequest struct {
 	Groups [][]string
 }
 
-// sizeRange holds the sizes that a volume may have, in bytes. A new volume gets Want.
-type sizeRange struct {
+// SizeRange holds the sizes that a volume may have, in bytes. A new volume gets Want.
+type SizeRange struct {
 	Want    int64
 	Minimum int64
 	Maximum int64 // 0: none
 }
 
-func (r sizeRange) allows(n int64) bool { return n >= r.Minimum && (r.Maximum == 0 || n <= r.Maximum) }
+// Allows reports whether a volume may have so many bytes.
+func (r SizeRange) Allows(n int64) bool { return n >= r.Minimum && (r.Maximum == 0 || n <= r.Maximum) }
 
-func parseCreate(r *csi.CreateVolumeRequest) (createRequest, error) {
-	if err := required("name", r.GetName()); err != nil {
-		return createRequest{}, err
+// ParseCreate parses and checks a CreateVolumeRequest.
+func ParseCreate(r *csi.CreateVolumeRequest) (Create, error) {
+	if err := Required("name", r.GetName()); err != nil {
+		return Create{}, err
 	}
-	readOnly := wantsReadOnly(r.GetVolumeCapabilities())
+	readOnly := WantsReadOnly(r.GetVolumeCapabilities())
 	if err := checkCreate(r, readOnly); err != nil {
-		return createRequest{}, err
+		return Create{}, err
 	}
 	snapshot, volume, err := parseSource(r.GetVolumeContentSource())
 	if err != nil {
-		return createRequest{}, err
+		return Create{}, err
 	}
-	size, err := parseSize(r.GetCapacityRange())
+	size, err := ParseSize(r.GetCapacityRange())
 	if err != nil {
-		return createRequest{}, err
+		return Create{}, err
 	}
 	// An image that is made from another one has its filesystem already.
 	if r.GetVolumeContentSource() == nil {
 		if err := checkRoomForFilesystem(r.GetVolumeCapabilities(), size.Want); err != nil {
-			return createRequest{}, err
+			return Create{}, err
 		}
 	}
-	parameters, err := parseParameters(r.GetParameters())
+	parameters, err := ParseParameters(r.GetParameters())
 	if err != nil {
-		return createRequest{}, err
+		return Create{}, err
 	}
-	if parameters, err = changeParameters(parameters, r.GetMutableParameters()); err != nil {
-		return createRequest{}, err
+	if parameters, err = ChangeParameters(parameters, r.GetMutableParameters()); err != nil {
+		return Create{}, err
 	}
 	groups, err := allowedGroups(r.GetAccessibilityRequirements(), parameters.NodeGroups)
 	if err != nil {
-		return createRequest{}, err
+		return Create{}, err
 	}
-	return createRequest{
+	return Create{
 		ID: VolumeID(r.GetName()), Size: size, Parameters: parameters, Groups: groups,
 		Snapshot: snapshot, Volume: volume, ReadOnly: readOnly,
 	}, nil
@@ -85,31 +87,33 @@ func parseSource(r *csi.VolumeContentSource) (snapshot, volume string, err error
 		return "", "", nil
 	case r.GetSnapshot() != nil:
 		snapshot = r.GetSnapshot().GetSnapshotId()
-		return snapshot, "", required("id of the source snapshot", snapshot)
+		return snapshot, "", Required("id of the source snapshot", snapshot)
 	case r.GetVolume() != nil:
 		volume = r.GetVolume().GetVolumeId()
-		return "", volume, required("id of the source volume", volume)
+		return "", volume, Required("id of the source volume", volume)
 	}
 	return "", "", fmt.Errorf("a volume content source that is neither a snapshot nor a volume is %w", volumes.ErrUnsupported)
 }
 
-// snapshotRequest is a CreateSnapshotRequest after it was parsed and checked.
-type snapshotRequest struct {
+// Snapshot is a CreateSnapshotRequest after it was parsed and checked.
+type Snapshot struct {
 	ID     string
 	Volume string
 }
 
-func parseSnapshot(r *csi.CreateSnapshotRequest) (snapshotRequest, error) {
-	if err := errors.Join(required("name", r.GetName()), required("source volume id", r.GetSourceVolumeId())); err != nil {
-		return snapshotRequest{}, err
+// ParseSnapshot parses and checks a CreateSnapshotRequest.
+func ParseSnapshot(r *csi.CreateSnapshotRequest) (Snapshot, error) {
+	if err := errors.Join(Required("name", r.GetName()), Required("source volume id", r.GetSourceVolumeId())); err != nil {
+		return Snapshot{}, err
 	}
 	for key := range r.GetParameters() {
-		return snapshotRequest{}, fmt.Errorf("parameter %q: a VolumeSnapshotClass of this driver has none: %w", key, volumes.ErrInvalid)
+		return Snapshot{}, fmt.Errorf("parameter %q: a VolumeSnapshotClass of this driver has none: %w", key, volumes.ErrInvalid)
 	}
-	return snapshotRequest{ID: VolumeID(r.GetName()), Volume: r.GetSourceVolumeId()}, nil
+	return Snapshot{ID: VolumeID(r.GetName()), Volume: r.GetSourceVolumeId()}, nil
 }
 
-func parseParameters(in map[string]string) (storageclass.Parameters, error) {
+// ParseParameters parses the parameters of a StorageClass.
+func ParseParameters(in map[string]string) (storageclass.Parameters, error) {
 	p, err := storageclass.Parse(in)
 	if err != nil {
 		return p, fmt.Errorf("%w: %w", volumes.ErrInvalid, err)
@@ -117,9 +121,9 @@ func parseParameters(in map[string]string) (storageclass.Parameters, error) {
 	return p, nil
 }
 
-// changeParameters puts the parameters of a VolumeAttributesClass in the place of those that a volume
+// ChangeParameters puts the parameters of a VolumeAttributesClass in the place of those that a volume
 // has, or of those of its StorageClass.
-func changeParameters(p storageclass.Parameters, attributes map[string]string) (storageclass.Parameters, error) {
+func ChangeParameters(p storageclass.Parameters, attributes map[string]string) (storageclass.Parameters, error) {
 	p, err := storageclass.Change(p, attributes)
 	if err != nil {
 		return p, fmt.Errorf("%w: %w", volumes.ErrInvalid, err)
@@ -127,10 +131,11 @@ func changeParameters(p storageclass.Parameters, attributes map[string]string) (
 	return p, nil
 }
 
-func parseSize(r *csi.CapacityRange) (sizeRange, error) {
+// ParseSize returns the sizes that a request allows.
+func ParseSize(r *csi.CapacityRange) (SizeRange, error) {
 	minimum, maximum := r.GetRequiredBytes(), r.GetLimitBytes()
 	if minimum < 0 || maximum < 0 || (maximum != 0 && maximum < minimum) {
-		return sizeRange{}, fmt.Errorf("required %d and limit %d bytes: %w", minimum, maximum, volumes.ErrInvalid)
+		return SizeRange{}, fmt.Errorf("required %d and limit %d bytes: %w", minimum, maximum, volumes.ErrInvalid)
 	}
 	want := storageclass.RoundUp(max(minimum, storageclass.MinVolumeBytes), storageclass.VolumeGrain)
 	if minimum == 0 {
@@ -140,10 +145,10 @@ func parseSize(r *csi.CapacityRange) (sizeRange, error) {
 		}
 	}
 	if want < storageclass.MinVolumeBytes || want > storageclass.MaxVolumeBytes || (maximum != 0 && want > maximum) {
-		return sizeRange{}, fmt.Errorf("volumes are whole MiB up to 1 PiB, and none is from %d to %d bytes: %w",
+		return SizeRange{}, fmt.Errorf("volumes are whole MiB up to 1 PiB, and none is from %d to %d bytes: %w",
 			minimum, maximum, volumes.ErrOutOfRange)
 	}
-	return sizeRange{Want: want, Minimum: minimum, Maximum: maximum}, nil
+	return SizeRange{Want: want, Minimum: minimum, Maximum: maximum}, nil
 }
 
 // checkRoomForFilesystem refuses a volume that is too small for the filesystem that is wanted on it.
@@ -197,23 +202,36 @@ func groupsOf(terms []*csi.Topology) []string {
 	return groups
 }
 
-func checkPublish(r *csi.ControllerPublishVolumeRequest) error {
-	if err := errors.Join(required("volume id", r.GetVolumeId()), required("node id", r.GetNodeId())); err != nil {
+// CheckPublish checks who is to get a volume, and how it is to be used there.
+func CheckPublish(r *csi.ControllerPublishVolumeRequest) error {
+	if err := errors.Join(Required("volume id", r.GetVolumeId()), Required("node id", r.GetNodeId())); err != nil {
 		return err
 	}
 	if r.GetVolumeCapability() == nil {
 		return fmt.Errorf("volume capability is missing: %w", volumes.ErrInvalid)
 	}
-	if wantsReadOnly([]*csi.VolumeCapability{r.GetVolumeCapability()}) {
-		return checkReadOnly([]*csi.VolumeCapability{r.GetVolumeCapability()})
+	if WantsReadOnly([]*csi.VolumeCapability{r.GetVolumeCapability()}) {
+		return CheckReadOnly([]*csi.VolumeCapability{r.GetVolumeCapability()})
 	}
 	if r.GetReadonly() {
 		return fmt.Errorf("publishing read-only is %w; mount the volume read-only instead", volumes.ErrUnsupported)
 	}
-	return checkCapabilities([]*csi.VolumeCapability{r.GetVolumeCapability()})
+	return CheckCapabilities([]*csi.VolumeCapability{r.GetVolumeCapability()})
 }
 
-func required(what, value string) error {
+// CheckModify checks a request that changes a volume.
+func CheckModify(r *csi.ControllerModifyVolumeRequest) error {
+	if err := Required("volume id", r.GetVolumeId()); err != nil {
+		return err
+	}
+	if len(r.GetMutableParameters()) == 0 {
+		return fmt.Errorf("mutable parameters are missing: the VolumeAttributesClass has none: %w", volumes.ErrInvalid)
+	}
+	return nil
+}
+
+// Required refuses a request that lacks a name or an id, or has one that is too long.
+func Required(what, value string) error {
 	if value == "" {
 		return fmt.Errorf("%s is missing: %w", what, volumes.ErrInvalid)
 	}

@@ -1,4 +1,4 @@
-package csi
+package requests
 
 import (
 	"crypto/sha256"
