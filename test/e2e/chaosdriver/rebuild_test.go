@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -22,7 +23,8 @@ func rebuildRows() []row {
 
 // allLost follows docs/disaster-recovery.md, "Kubernetes is lost". The etcd that comes back is one from before
 // there were volumes, with the driver in it. One volume is clean, one has one current copy, and the others have
-// two. All hosts have lost their power, so their Ceph clients have left their locks. The hosts of one of these cannot see each other at first: nobody may guess which of its copies counts.
+// two. All hosts have lost their power, so their Ceph clients have left their locks. The hosts of one of
+// these cannot see each other at first: nobody may guess which of its copies counts.
 func allLost(s *scene) {
 	s.leaves()
 	s.inCeph()
@@ -46,7 +48,11 @@ func allLost(s *scene) {
 	alone.fault()
 	s.cutBoth(alone.holder, partner)
 	alone.goesOn()
-	alone.isOutdated(partner)
+	for _, o := range dirty { // the cut is between the hosts of others, too
+		if samePair(o.record(), alone.record()) {
+			o.isOutdated(o.partner())
+		}
+	}
 	alone.goesOn()
 	was := map[string]*cacheVolume{}
 	var unseen *cacheVolume // by each other
@@ -81,7 +87,7 @@ func allLost(s *scene) {
 	for volume, line := range s.adoptAll(1) {
 		v, want := was[volume], v1alpha1.RebuildDone
 		// The image says who had a volume last, and not that it was clean afterwards.
-		if len(v.Status.Outdated) == 0 && samePair(v, unseen) {
+		if len(v.Status.Outdated) == 0 && (samePair(v, unseen) || samePair(v, was[alone.volume])) {
 			want = v1alpha1.RebuildConflict
 		}
 		if line.Outcome != want {
@@ -90,7 +96,7 @@ func allLost(s *scene) {
 	}
 	for _, o := range dirty {
 		if o.volume == unseen.Name {
-			o.refuses(s.lab.Host(s, unseen.Spec.Replicas[0]), "nothing proves which copy")
+			o.cannotBeAsked(unseen.Spec.Replicas)
 		}
 	}
 	check(s, s.client.Heal(s.Context()))
@@ -134,6 +140,18 @@ func (s *scene) another(h *labtest.Host) *scene {
 	s.Cleanup(func() { o.watch.end(s) })
 	o.openOn(h)
 	return o
+}
+
+// cannotBeAsked expects that nothing was made of a volume with which a pod could ask for it, and that its hosts
+// leave its copies alone.
+func (s *scene) cannotBeAsked(replicas []string) {
+	s.Helper()
+	if has := s.kubectl(s, "get", "pv/"+s.volume, "pvc/"+s.name, "--ignore-not-found", "-o", "name"); has != "" {
+		s.Errorf("nothing proves which copy of %s is current, and there is %s", s.volume, has)
+	}
+	for _, node := range replicas {
+		s.staysUnused(s.lab.Host(s, node), 5*time.Second)
+	}
 }
 
 func samePair(a, b *cacheVolume) bool {
