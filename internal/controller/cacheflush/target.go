@@ -85,7 +85,7 @@ func (r *Reconciler) target(ctx context.Context, spec v1alpha1.CacheFlushSpec, l
 		if err := r.need(ctx, &corev1.Node{}, client.ObjectKey{Name: spec.Node}, "Kubernetes has no node "+spec.Node); err != nil {
 			return nil, err
 		}
-		return all(ctx, from, live, func(v *v1alpha1.CacheVolume) bool { return spec.SelectsOnNode(v) })
+		return all(ctx, from, live, spec.SelectsOnNode)
 	default:
 		key := client.ObjectKey{Name: spec.NodeGroup}
 		if err := r.need(ctx, &v1alpha1.NodeGroup{}, key, "there is no NodeGroup "+spec.NodeGroup); err != nil {
