@@ -107,13 +107,13 @@ func (c *Client) Flush(ctx context.Context, req escache.FlushRequest) (*escache.
 }
 
 // Stop removes the device. It does not flush.
-func (c *Client) Stop(ctx context.Context, ref escache.VolumeRef) error {
-	return c.change(ctx, "stop", escache.PathStop, escache.StopRequest{VolumeRef: ref})
+func (c *Client) Stop(ctx context.Context, req escache.StopRequest) error {
+	return c.change(ctx, "stop", escache.PathStop, req)
 }
 
 // SetMode turns draining on and off.
-func (c *Client) SetMode(ctx context.Context, ref escache.VolumeRef, mode escache.Mode) error {
-	return c.change(ctx, "mode", escache.PathMode, escache.ModeRequest{VolumeRef: ref, Mode: mode})
+func (c *Client) SetMode(ctx context.Context, req escache.ModeRequest) error {
+	return c.change(ctx, "mode", escache.PathMode, req)
 }
 
 // SetOptions replaces the options of a running cache and returns those in force.
@@ -128,12 +128,11 @@ func (c *Client) SetOptions(ctx context.Context, req escache.OptionsRequest) (*e
 	return &now, nil
 }
 
-// Hold suspends I/O with a clean cache for at most the given time, rounded down to whole seconds.
-func (c *Client) Hold(ctx context.Context, ref escache.VolumeRef, longest time.Duration) (*escache.HoldResponse, error) {
+// Hold suspends I/O with a clean cache for at most the given time.
+func (c *Client) Hold(ctx context.Context, req escache.HoldRequest) (*escache.HoldResponse, error) {
 	var held escache.HoldResponse
 	err := c.do(ctx, call{
-		name: "hold", method: http.MethodPost, path: escache.PathHold, out: &held, limit: c.opts.Timeout.Change,
-		body: escache.HoldRequest{VolumeRef: ref, MaxSeconds: int(longest / time.Second)},
+		name: "hold", method: http.MethodPost, path: escache.PathHold, body: req, out: &held, limit: c.opts.Timeout.Change,
 	})
 	if err != nil {
 		return nil, err
@@ -142,13 +141,13 @@ func (c *Client) Hold(ctx context.Context, ref escache.VolumeRef, longest time.D
 }
 
 // Release ends a hold.
-func (c *Client) Release(ctx context.Context, ref escache.VolumeRef) error {
-	return c.change(ctx, "release", escache.PathRelease, escache.ReleaseRequest{VolumeRef: ref})
+func (c *Client) Release(ctx context.Context, req escache.ReleaseRequest) error {
+	return c.change(ctx, "release", escache.PathRelease, req)
 }
 
-// Resize grows the device to sizeBytes after the image grew.
-func (c *Client) Resize(ctx context.Context, ref escache.VolumeRef, sizeBytes int64) error {
-	return c.change(ctx, "resize", escache.PathResize, escache.ResizeRequest{VolumeRef: ref, SizeBytes: sizeBytes})
+// Resize grows the device after the image grew.
+func (c *Client) Resize(ctx context.Context, req escache.ResizeRequest) error {
+	return c.change(ctx, "resize", escache.PathResize, req)
 }
 
 // Abandon gives up the device of a volume that another node has in that epoch. The host refuses
