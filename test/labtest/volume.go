@@ -368,7 +368,8 @@ func (v *Volume) tearDownOn(ctx context.Context, h *Host) error {
 		time.Sleep(pollInterval)
 	}
 	_, err := h.API.Flush(ctx, escache.FlushRequest{VolumeRef: v.VolumeRef, TimeoutSeconds: 10})
-	failed := []error{err, h.API.Stop(ctx, escache.StopRequest{VolumeRef: v.VolumeRef}), h.API.DiscardReplica(ctx, v.VolumeRef, math.MaxInt64)}
+	stopped := h.API.Stop(ctx, escache.StopRequest{VolumeRef: v.VolumeRef})
+	failed := []error{err, stopped, h.API.DiscardReplica(ctx, v.VolumeRef, math.MaxInt64)}
 	return errors.Join(slices.DeleteFunc(failed, func(err error) bool {
 		return slices.Contains([]escache.Code{escache.CodeNotFound, escache.CodeNotConnected}, CodeOf(err))
 	})...)

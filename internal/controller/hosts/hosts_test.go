@@ -119,14 +119,14 @@ func TestCallsAboutAnAttachmentNameItAndTheMachine(t *testing.T) {
 	var epoch int64
 	var meant []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var body struct{ Epoch int64 }
+		var body escache.AbandonRequest // every other body has an epoch, too
 		_ = json.NewDecoder(r.Body).Decode(&body)
 		epoch, meant = body.Epoch, r.Header.Values(escache.HeaderHostID)
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, `{}`)
 	}))
 	t.Cleanup(server.Close)
-	port := server.Listener.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // it listens on TCP
+	port := server.Listener.Addr().(*net.TCPAddr).Port
 	h := of(t, port, Options{})
 	ref := escache.VolumeRef{Pool: "rbd", Image: "v"}
 	for name, call := range map[string]func(at cachevolume.Attachment){

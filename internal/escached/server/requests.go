@@ -115,7 +115,8 @@ func checkBytes(key string, n int64) error {
 
 func checkReplica(r escache.ReplicaRequest) error {
 	errs := []error{
-		checkCall(r.VolumeRef, r.Epoch), checkImageID(r.ImageID), checkBytes("sizeBytes", r.SizeBytes), checkBytes("cacheBytes", r.CacheBytes),
+		checkCall(r.VolumeRef, r.Epoch), checkImageID(r.ImageID),
+		checkBytes("sizeBytes", r.SizeBytes), checkBytes("cacheBytes", r.CacheBytes),
 	}
 	if r.CacheBytes < minCache {
 		errs = append(errs, invalid("cacheBytes: %d is less than %d, the smallest cache", r.CacheBytes, minCache))
