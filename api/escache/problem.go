@@ -40,6 +40,7 @@ const (
 	CodeNotSuperseded    Code = "not_superseded"     // 409: nothing proves that another node has taken the volume over
 	CodeSecretMissing    Code = "secret_missing"     // 409: this host has lost the secret of the replication link
 	CodeEngineMissing    Code = "engine_missing"     // 409: this host cannot run the cache engine of the volume
+	CodeOtherHost        Code = "other_host"         // 421: the request is meant for another host
 	CodeInternal         Code = "internal"           // 500: a bug, or an unexpected error
 	CodeCephUnavailable  Code = "ceph_unavailable"   // 503: Ceph does not answer
 	CodePeerUnavailable  Code = "peer_unavailable"   // 503: the peer is needed for this and does not answer
@@ -94,6 +95,7 @@ var statuses = map[Code]int{
 	CodeNotSuperseded:    http.StatusConflict,
 	CodeSecretMissing:    http.StatusConflict,
 	CodeEngineMissing:    http.StatusConflict,
+	CodeOtherHost:        http.StatusMisdirectedRequest,
 	CodeInternal:         http.StatusInternalServerError,
 	CodeCephUnavailable:  http.StatusServiceUnavailable,
 	CodePeerUnavailable:  http.StatusServiceUnavailable,

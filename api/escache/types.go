@@ -40,6 +40,10 @@ type VolumeRef struct {
 
 // HeaderHostID is the header of every answer in which a host gives its identity, the same as
 // Node.HostID. It is missing while escached has not read its volume group yet.
+//
+// In a request that changes something it is the identity of the host that is meant. Another one
+// refuses with CodeOtherHost, and changes nothing. Without it whoever gets the request carries
+// it out: so a caller leaves it out that does not know the identity, or calls over the host's own socket.
 const HeaderHostID = "Escache-Host-Id"
 
 // Node is the answer to GET /v1/node.
@@ -313,6 +317,9 @@ type ConnectResponse struct {
 type FlushRequest struct {
 	VolumeRef
 
+	// Epoch is that of the attachment which the call is about. An older one than this host has seen is
+	// CodeStaleEpoch. 0 is not checked: callers of a version without this field send none.
+	Epoch int64 `json:"epoch,omitempty"`
 	// TimeoutSeconds limits the call. When the time is up, the answer says how much is still dirty.
 	TimeoutSeconds int `json:"timeoutSeconds"`
 }
@@ -326,13 +333,20 @@ type FlushResponse struct {
 // StopRequest is the body of POST /v1/stop.
 type StopRequest struct {
 	VolumeRef
+
+	// Epoch is that of the attachment which the call is about. An older one than this host has seen is
+	// CodeStaleEpoch. 0 is not checked: callers of a version without this field send none.
+	Epoch int64 `json:"epoch,omitempty"`
 }
 
 // ModeRequest is the body of POST /v1/mode.
 type ModeRequest struct {
 	VolumeRef
 
-	Mode Mode `json:"mode"`
+	// Epoch is that of the attachment which the call is about. An older one than this host has seen is
+	// CodeStaleEpoch. 0 is not checked: callers of a version without this field send none.
+	Epoch int64 `json:"epoch,omitempty"`
+	Mode  Mode  `json:"mode"`
 }
 
 // OptionsRequest is the body of POST /v1/options. Options replaces all options of the cache: what is
@@ -355,6 +369,9 @@ type OptionsResponse struct {
 type HoldRequest struct {
 	VolumeRef
 
+	// Epoch is that of the attachment which the call is about. An older one than this host has seen is
+	// CodeStaleEpoch. 0 is not checked: callers of a version without this field send none.
+	Epoch int64 `json:"epoch,omitempty"`
 	// MaxSeconds is the time after which the watchdog releases the volume.
 	MaxSeconds int `json:"maxSeconds"`
 }
@@ -368,12 +385,19 @@ type HoldResponse struct {
 // ReleaseRequest is the body of POST /v1/release.
 type ReleaseRequest struct {
 	VolumeRef
+
+	// Epoch is that of the attachment which the call is about. An older one than this host has seen is
+	// CodeStaleEpoch. 0 is not checked: callers of a version without this field send none.
+	Epoch int64 `json:"epoch,omitempty"`
 }
 
 // ResizeRequest is the body of POST /v1/resize.
 type ResizeRequest struct {
 	VolumeRef
 
+	// Epoch is that of the attachment which the call is about. An older one than this host has seen is
+	// CodeStaleEpoch. 0 is not checked: callers of a version without this field send none.
+	Epoch     int64 `json:"epoch,omitempty"`
 	SizeBytes int64 `json:"sizeBytes"`
 }
 
@@ -427,7 +451,8 @@ type AbandonRequest struct {
 	Epoch int64 `json:"epoch"`
 }
 
-// MapRequest is the body of POST /v1/map: an image is used on this host without a cache.
+// MapRequest is the body of POST /v1/map: an image is used on this host without a cache. Such an image
+// is not attached to anybody, so there is no epoch.
 type MapRequest struct {
 	VolumeRef
 

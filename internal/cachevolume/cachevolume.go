@@ -12,6 +12,23 @@ func Ref(v *v1alpha1.CacheVolume) escache.VolumeRef {
 	return escache.VolumeRef{Pool: v.Spec.Pool, Image: v.Spec.Image}
 }
 
+// Attachment is what a call about an attached volume names, so that no host carries out one that comes too
+// late, or that is meant for another machine.
+type Attachment struct {
+	escache.VolumeRef
+
+	Node string
+	// HostID is the identity on record of the machine that is meant. Without one on record it is empty: then
+	// whichever machine has the node's name carries the call out.
+	HostID string
+	Epoch  int64
+}
+
+// On returns the volume's present attachment, for calls to a node's host.
+func On(v *v1alpha1.CacheVolume, node string) Attachment {
+	return Attachment{VolumeRef: Ref(v), Node: node, HostID: v.Status.HostID(node), Epoch: v.Status.Epoch}
+}
+
 // Engine returns the cache engine of the volume. It is empty for the engine that every host has,
 // because an older escached does not know the field, and refuses it.
 func Engine(v *v1alpha1.CacheVolume) escache.Engine {

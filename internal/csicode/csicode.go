@@ -21,7 +21,7 @@ func Of(code escache.Code) codes.Code {
 	case escache.CodeImageNotFound:
 		return codes.NotFound
 	case escache.CodeCephUnavailable, escache.CodePeerUnavailable, escache.CodeCacheError, escache.CodeStuck,
-		escache.CodeRecovering:
+		escache.CodeRecovering, escache.CodeOtherHost:
 		return codes.Unavailable
 	case escache.CodeTimeout:
 		return codes.DeadlineExceeded

@@ -34,6 +34,7 @@ func TestEveryCodeOfTheAPIHasTheCodeThatCSIWants(t *testing.T) {
 		escache.CodeHeld:             codes.FailedPrecondition,
 		escache.CodeNotSuperseded:    codes.FailedPrecondition,
 		escache.CodeSecretMissing:    codes.FailedPrecondition, // a repair or the next attachment gives it again
+		escache.CodeOtherHost:        codes.Unavailable,        // the host that is meant may answer the next time
 		escache.CodeEngineMissing:    codes.FailedPrecondition, // an operator has to upgrade escached, or load a module
 		escache.CodeInternal:         codes.Internal,
 		escache.CodeCephUnavailable:  codes.Unavailable,

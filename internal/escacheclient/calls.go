@@ -2,6 +2,7 @@ package escacheclient
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -96,9 +97,11 @@ func (c *Client) DevConnect(ctx context.Context, req escache.ConnectRequest) (*e
 func (c *Client) Flush(ctx context.Context, req escache.FlushRequest) (*escache.FlushResponse, error) {
 	var flushed escache.FlushResponse
 	given := time.Duration(req.TimeoutSeconds) * time.Second
-	err := c.do(ctx, call{
-		name: "flush", method: http.MethodPost, path: escache.PathFlush, body: req, out: &flushed,
-		limit: given + c.opts.Timeout.FlushMargin, slow: given + c.opts.SlowAfter,
+	err := about(&req.Epoch, func() error {
+		return c.do(ctx, call{
+			name: "flush", method: http.MethodPost, path: escache.PathFlush, body: req, out: &flushed,
+			limit: given + c.opts.Timeout.FlushMargin, slow: given + c.opts.SlowAfter,
+		})
 	})
 	if err != nil {
 		return nil, err
@@ -107,13 +110,13 @@ func (c *Client) Flush(ctx context.Context, req escache.FlushRequest) (*escache.
 }
 
 // Stop removes the device. It does not flush.
-func (c *Client) Stop(ctx context.Context, ref escache.VolumeRef) error {
-	return c.change(ctx, "stop", escache.PathStop, escache.StopRequest{VolumeRef: ref})
+func (c *Client) Stop(ctx context.Context, req escache.StopRequest) error {
+	return about(&req.Epoch, func() error { return c.change(ctx, "stop", escache.PathStop, req) })
 }
 
 // SetMode turns draining on and off.
-func (c *Client) SetMode(ctx context.Context, ref escache.VolumeRef, mode escache.Mode) error {
-	return c.change(ctx, "mode", escache.PathMode, escache.ModeRequest{VolumeRef: ref, Mode: mode})
+func (c *Client) SetMode(ctx context.Context, req escache.ModeRequest) error {
+	return about(&req.Epoch, func() error { return c.change(ctx, "mode", escache.PathMode, req) })
 }
 
 // SetOptions replaces the options of a running cache and returns those in force.
@@ -128,12 +131,13 @@ func (c *Client) SetOptions(ctx context.Context, req escache.OptionsRequest) (*e
 	return &now, nil
 }
 
-// Hold suspends I/O with a clean cache for at most the given time, rounded down to whole seconds.
-func (c *Client) Hold(ctx context.Context, ref escache.VolumeRef, longest time.Duration) (*escache.HoldResponse, error) {
+// Hold suspends I/O with a clean cache for at most the given time.
+func (c *Client) Hold(ctx context.Context, req escache.HoldRequest) (*escache.HoldResponse, error) {
 	var held escache.HoldResponse
-	err := c.do(ctx, call{
-		name: "hold", method: http.MethodPost, path: escache.PathHold, out: &held, limit: c.opts.Timeout.Change,
-		body: escache.HoldRequest{VolumeRef: ref, MaxSeconds: int(longest / time.Second)},
+	err := about(&req.Epoch, func() error {
+		return c.do(ctx, call{
+			name: "hold", method: http.MethodPost, path: escache.PathHold, body: req, out: &held, limit: c.opts.Timeout.Change,
+		})
 	})
 	if err != nil {
 		return nil, err
@@ -142,13 +146,13 @@ func (c *Client) Hold(ctx context.Context, ref escache.VolumeRef, longest time.D
 }
 
 // Release ends a hold.
-func (c *Client) Release(ctx context.Context, ref escache.VolumeRef) error {
-	return c.change(ctx, "release", escache.PathRelease, escache.ReleaseRequest{VolumeRef: ref})
+func (c *Client) Release(ctx context.Context, req escache.ReleaseRequest) error {
+	return about(&req.Epoch, func() error { return c.change(ctx, "release", escache.PathRelease, req) })
 }
 
-// Resize grows the device to sizeBytes after the image grew.
-func (c *Client) Resize(ctx context.Context, ref escache.VolumeRef, sizeBytes int64) error {
-	return c.change(ctx, "resize", escache.PathResize, escache.ResizeRequest{VolumeRef: ref, SizeBytes: sizeBytes})
+// Resize grows the device after the image grew.
+func (c *Client) Resize(ctx context.Context, req escache.ResizeRequest) error {
+	return about(&req.Epoch, func() error { return c.change(ctx, "resize", escache.PathResize, req) })
 }
 
 // Abandon gives up the device of a volume that another node has in that epoch. The host refuses
@@ -176,6 +180,19 @@ func (c *Client) Unmap(ctx context.Context, ref escache.VolumeRef) error {
 
 func (c *Client) change(ctx context.Context, name, path string, body any) error {
 	return c.do(ctx, call{name: name, method: http.MethodPost, path: path, body: body, limit: c.opts.Timeout.Change})
+}
+
+// about makes a call about an attachment. An escached of an older version refuses the epoch as a field that it
+// does not know, and has changed nothing then. It gets the call once more without: otherwise no pod could end on
+// a host that is upgraded later. Who refuses the call for another reason does so again.
+func about(epoch *int64, call func() error) error {
+	err := call()
+	problem, answered := errors.AsType[*escache.Problem](err)
+	if !answered || problem.Code != escache.CodeInvalidRequest || *epoch == 0 {
+		return err
+	}
+	*epoch = 0
+	return call()
 }
 
 func query(ref escache.VolumeRef) url.Values {

@@ -125,8 +125,10 @@ func TestCallsFollowTheDocument(t *testing.T) {
 			_, err := c.Flush(ctx, escache.FlushRequest{VolumeRef: ref, TimeoutSeconds: 1})
 			return err
 		}},
-		{`POST /v1/stop {` + volume + `}`, func() error { return c.Stop(ctx, ref) }},
-		{`POST /v1/mode {` + volume + `,"mode":"writethrough"}`, func() error { return c.SetMode(ctx, ref, escache.ModeWritethrough) }},
+		{`POST /v1/stop {` + volume + `,"epoch":3}`, func() error { return c.Stop(ctx, escache.StopRequest{VolumeRef: ref, Epoch: 3}) }},
+		{`POST /v1/mode {` + volume + `,"mode":"writethrough"}`, func() error {
+			return c.SetMode(ctx, escache.ModeRequest{VolumeRef: ref, Mode: escache.ModeWritethrough})
+		}},
 		{`POST /v1/options {` + volume + `,"epoch":4,"options":{"maxDirtyAgeSeconds":30}}`, func() error {
 			r, err := c.SetOptions(ctx, escache.OptionsRequest{
 				VolumeRef: ref, Epoch: 4, Options: escache.CacheOptions{MaxDirtyAgeSeconds: 30},
@@ -134,11 +136,13 @@ func TestCallsFollowTheDocument(t *testing.T) {
 			return expect(err, r != nil && r.Options.MaxDirtyAgeSeconds == 300)
 		}},
 		{`POST /v1/hold {` + volume + `,"maxSeconds":20}`, func() error {
-			h, err := c.Hold(ctx, ref, 20*time.Second)
+			h, err := c.Hold(ctx, escache.HoldRequest{VolumeRef: ref, MaxSeconds: 20})
 			return expect(err, h != nil && h.HeldUntil.Year() == 2026)
 		}},
-		{`POST /v1/release {` + volume + `}`, func() error { return c.Release(ctx, ref) }},
-		{`POST /v1/resize {` + volume + `,"sizeBytes":8192}`, func() error { return c.Resize(ctx, ref, 8192) }},
+		{`POST /v1/release {` + volume + `}`, func() error { return c.Release(ctx, escache.ReleaseRequest{VolumeRef: ref}) }},
+		{`POST /v1/resize {` + volume + `,"sizeBytes":8192}`, func() error {
+			return c.Resize(ctx, escache.ResizeRequest{VolumeRef: ref, SizeBytes: 8192})
+		}},
 		{`POST /v1/abandon {` + volume + `,"epoch":4}`, func() error { return c.Abandon(ctx, ref, 4) }},
 		{`POST /v1/map {` + volume + `,"imageID":"10ab","readOnly":true}`, func() error {
 			m, err := c.Map(ctx, escache.MapRequest{VolumeRef: ref, ImageID: "10ab", ReadOnly: true})

@@ -38,12 +38,13 @@ const (
 // Client calls one escached. It is safe for use by several goroutines.
 type Client struct {
 	opts  Options
+	meant string // the identity of the host that is meant; "": whoever answers
 	http  *resty.Client
 	idle  *http.Transport
 	certs *tlsfiles.Reloader // nil without TLS
 
 	former     *tlsfiles.Reloader // nil if no former name is accepted
-	formerUsed atomic.Bool
+	formerUsed *atomic.Bool
 }
 
 // New returns a client. It reads the TLS files but does not call the service. Errors wrap ErrTLS if
@@ -52,7 +53,7 @@ func New(opts Options) (*Client, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, fmt.Errorf("escache client: %w", err)
 	}
-	c := &Client{opts: withDefaults(opts)}
+	c := &Client{opts: withDefaults(opts), formerUsed: new(atomic.Bool)}
 	c.idle = &http.Transport{
 		Proxy:               nil, // hosts are called directly, whatever the environment says
 		DialContext:         c.dial,
@@ -84,6 +85,15 @@ func New(opts Options) (*Client, error) {
 	c.http.SetBaseURL(base).SetHeader("User-Agent", c.opts.UserAgent).SetLogger(silent{}).SetResponseBodyLimit(maxAnswerBytes)
 	c.http.SetRetryCount(maxRepeats).SetRetryWaitTime(c.opts.RepeatAfter).SetRetryMaxWaitTime(longestWait)
 	return c, nil
+}
+
+// For returns the client for calls that are meant for the host with this identity. Another one that has its
+// name or address refuses those that would change something, with escache.CodeOtherHost. An empty
+// identity is not known, and whoever answers carries them out.
+func (c *Client) For(hostID string) *Client {
+	meant := *c
+	meant.meant = hostID
+	return &meant
 }
 
 func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, error) {
@@ -191,6 +201,9 @@ func (c *Client) send(ctx context.Context, k call) error {
 	var attempt attempt
 	request := c.http.R().SetContext(httptrace.WithClientTrace(ctx, attempt.trace())).SetQueryParamsFromValues(k.query)
 	traces.Send(ctx, request.Header)
+	if c.meant != "" && k.method != http.MethodGet {
+		request.SetHeader(escache.HeaderHostID, c.meant)
+	}
 	if k.body != nil {
 		request.SetHeader("Content-Type", "application/json").SetBody(k.body)
 	}

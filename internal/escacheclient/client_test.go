@@ -96,7 +96,7 @@ func verbs(c *Client) map[string]func(context.Context) error {
 			_, err := c.PutReplica(ctx, escache.ReplicaRequest{VolumeRef: ref})
 			return err
 		},
-		"POST":   func(ctx context.Context) error { return c.Stop(ctx, ref) },
+		"POST":   func(ctx context.Context) error { return c.Stop(ctx, escache.StopRequest{VolumeRef: ref}) },
 		"DELETE": func(ctx context.Context) error { return c.DeleteReplica(ctx, ref) },
 	}
 }
@@ -188,7 +188,7 @@ func TestUnreachableNamesNodeAndCall(t *testing.T) {
 	client := newClient(t, Options{Node: "n7", BaseURL: "http://" + listener.Addr().String()})
 	ctx, cancel := context.WithTimeout(context.Background(), 350*time.Millisecond)
 	defer cancel()
-	err = client.Stop(ctx, ref)
+	err = client.Stop(ctx, escache.StopRequest{VolumeRef: ref})
 	var failed *CallError
 	if !errors.Is(err, ErrUnreachable) || !errors.As(err, &failed) || failed.Node != "n7" || failed.Call != "stop" {
 		t.Error(err)
@@ -209,7 +209,7 @@ func TestADeadlineDoesNotHideWhyEarlierTriesFailed(t *testing.T) {
 		return nil, ctx.Err()
 	}
 	client := newClient(t, Options{BaseURL: "http://127.0.0.1:1", Dial: dial, Timeout: Timeouts{Change: 500 * time.Millisecond}})
-	if err := client.Stop(context.Background(), ref); !errors.Is(err, ErrUnreachable) || !errors.Is(err, refused) {
+	if err := client.Stop(context.Background(), escache.StopRequest{VolumeRef: ref}); !errors.Is(err, ErrUnreachable) || !errors.Is(err, refused) {
 		t.Error(err)
 	}
 }
@@ -233,7 +233,7 @@ func TestDeadlines(t *testing.T) {
 		client, _ := serve(t, Options{}, hang(5*time.Second))
 		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 		defer cancel()
-		if err := client.Stop(ctx, ref); !errors.Is(err, ErrTimeout) {
+		if err := client.Stop(ctx, escache.StopRequest{VolumeRef: ref}); !errors.Is(err, ErrTimeout) {
 			t.Error(err)
 		}
 	})
@@ -241,7 +241,7 @@ func TestDeadlines(t *testing.T) {
 		client, _ := serve(t, Options{}, hang(5*time.Second))
 		ctx, cancel := context.WithCancel(context.Background())
 		time.AfterFunc(100*time.Millisecond, cancel)
-		if err := client.Stop(ctx, ref); !errors.Is(err, context.Canceled) || errors.Is(err, ErrTimeout) || errors.Is(err, ErrUnreachable) {
+		if err := client.Stop(ctx, escache.StopRequest{VolumeRef: ref}); !errors.Is(err, context.Canceled) || errors.Is(err, ErrTimeout) || errors.Is(err, ErrUnreachable) {
 			t.Error(err)
 		}
 	})
@@ -265,7 +265,7 @@ func TestDeadlines(t *testing.T) {
 		ca, files := newAuthority(t), tlsFiles(t)
 		write(t, files, ca, issue(t, ca, "client"))
 		client := newClient(t, Options{BaseURL: "https://" + listener.Addr().String(), TLS: files, Timeout: short})
-		if err := client.Stop(context.Background(), ref); !errors.Is(err, ErrUnreachable) {
+		if err := client.Stop(context.Background(), escache.StopRequest{VolumeRef: ref}); !errors.Is(err, ErrUnreachable) {
 			t.Error(err)
 		}
 	})
@@ -322,7 +322,7 @@ func TestAnswersThatAreNotOfTheAPI(t *testing.T) {
 
 func TestProblemsAreTyped(t *testing.T) {
 	client, _ := serve(t, Options{}, problem(escache.CodeDirty))
-	err := client.Stop(context.Background(), ref)
+	err := client.Stop(context.Background(), escache.StopRequest{VolumeRef: ref})
 	var p *escache.Problem
 	if !errors.As(err, &p) || p.Code != escache.CodeDirty || p.Status != http.StatusConflict {
 		t.Fatal(err)
@@ -343,7 +343,7 @@ func TestObserverAndLog(t *testing.T) {
 	}
 	client, _ := serve(t, opts, done, problem(escache.CodeBusy), hang(1500*time.Millisecond), hangUp)
 	for range 4 {
-		_ = client.Stop(context.Background(), ref)
+		_ = client.Stop(context.Background(), escache.StopRequest{VolumeRef: ref})
 	}
 	want := "stop ok true,stop busy true,stop ok true,stop unreachable true"
 	if got := strings.Join(seen, ","); got != want {

@@ -44,7 +44,7 @@ func TestCertificatesRotateWithoutRestart(t *testing.T) {
 		if want == "after" {
 			write(t, files, ca, issue(t, ca, "after"))
 		}
-		if err := client.Stop(context.Background(), ref); err != nil {
+		if err := client.Stop(context.Background(), escache.StopRequest{VolumeRef: ref}); err != nil {
 			t.Fatal(err)
 		}
 		if *caller != want {
@@ -59,11 +59,11 @@ func TestAuthorityRotatesWithoutRestart(t *testing.T) {
 	own := issue(t, first, "client")
 	write(t, files, first, own)
 	client := newClient(t, Options{BaseURL: server.URL, TLS: files})
-	if err := client.Stop(context.Background(), ref); !errors.Is(err, ErrTLS) {
+	if err := client.Stop(context.Background(), escache.StopRequest{VolumeRef: ref}); !errors.Is(err, ErrTLS) {
 		t.Fatalf("a service of an unknown authority was accepted: %v", err)
 	}
 	write(t, files, second, own)
-	if err := client.Stop(context.Background(), ref); err != nil {
+	if err := client.Stop(context.Background(), escache.StopRequest{VolumeRef: ref}); err != nil {
 		t.Error(err)
 	}
 }
@@ -82,14 +82,14 @@ func TestHalfRotatedFilesLeaveTheLastGoodOnesInForce(t *testing.T) {
 	if err := os.WriteFile(files.Key, append(key, '\n'), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := client.Stop(context.Background(), ref); err != nil || *caller != "before" {
+	if err := client.Stop(context.Background(), escache.StopRequest{VolumeRef: ref}); err != nil || *caller != "before" {
 		t.Errorf("caller %q, error %v", *caller, err)
 	}
 	if !strings.Contains(log.String(), "last good") || strings.Contains(log.String(), "PRIVATE") {
 		t.Errorf("log: %s", log.String())
 	}
 	write(t, files, ca, issue(t, ca, "after"))
-	if err := client.Stop(context.Background(), ref); err != nil || *caller != "after" {
+	if err := client.Stop(context.Background(), escache.StopRequest{VolumeRef: ref}); err != nil || *caller != "after" {
 		t.Errorf("after the rotation: caller %q, error %v", *caller, err)
 	}
 }
@@ -117,7 +117,7 @@ func TestTLSErrorsSayWhatToDo(t *testing.T) {
 			client := newClient(t, Options{BaseURL: server.URL, TLS: files})
 			_, laid := client.PutReplica(context.Background(), escache.ReplicaRequest{VolumeRef: ref})
 			for call, err := range map[string]error{
-				"stop":    client.Stop(context.Background(), ref),
+				"stop":    client.Stop(context.Background(), escache.StopRequest{VolumeRef: ref}),
 				"replica": laid,
 			} {
 				if !errors.Is(err, ErrTLS) || !strings.Contains(err.Error(), tc.advice) {
@@ -134,7 +134,7 @@ func TestServiceWithoutTLSIsNamed(t *testing.T) {
 	ca, files := newAuthority(t), tlsFiles(t)
 	write(t, files, ca, issue(t, ca, "client"))
 	client := newClient(t, Options{BaseURL: strings.Replace(server.URL, "http://", "https://", 1), TLS: files})
-	if err := client.Stop(context.Background(), ref); !errors.Is(err, ErrTLS) || !strings.Contains(err.Error(), "check the port") {
+	if err := client.Stop(context.Background(), escache.StopRequest{VolumeRef: ref}); !errors.Is(err, ErrTLS) || !strings.Contains(err.Error(), "check the port") {
 		t.Error(err)
 	}
 }
@@ -154,7 +154,7 @@ func TestServerNameStandsForTheHost(t *testing.T) {
 	write(t, files, ca, issue(t, ca, "client"))
 	for name, good := range map[string]bool{"": false, "escached.example": true, "another.example": false} {
 		files.ServerName = name
-		err := newClient(t, Options{BaseURL: server.URL, TLS: files}).Stop(context.Background(), ref)
+		err := newClient(t, Options{BaseURL: server.URL, TLS: files}).Stop(context.Background(), escache.StopRequest{VolumeRef: ref})
 		if good != (err == nil) || (!good && !errors.Is(err, ErrTLS)) {
 			t.Errorf("server name %q: %v", name, err)
 		}
@@ -193,7 +193,7 @@ func TestAFormerNameIsAcceptedForAWhile(t *testing.T) {
 		{"another host's name, of the former authority", before, "n2.example", former, false},
 		{"another host's name", hosts, "n2.example", former, false},
 	} {
-		err := newClient(t, Options{BaseURL: named(tc.by, tc.shown), TLS: files, Former: tc.former}).Stop(context.Background(), ref)
+		err := newClient(t, Options{BaseURL: named(tc.by, tc.shown), TLS: files, Former: tc.former}).Stop(context.Background(), escache.StopRequest{VolumeRef: ref})
 		if tc.good != (err == nil) || (!tc.good && !errors.Is(err, ErrTLS)) {
 			t.Errorf("%s: %v", tc.name, err)
 		}
@@ -206,11 +206,11 @@ func TestConnectionsEndWithTheFormerName(t *testing.T) {
 	write(t, files, ca, issue(t, ca, "client"))
 	files.ServerName = "n1.example"
 	client := newClient(t, Options{BaseURL: server.URL, TLS: files, Former: FormerName{"all.example", files.CA, time.Now().Add(time.Hour)}})
-	if err := client.Stop(context.Background(), ref); err != nil {
+	if err := client.Stop(context.Background(), escache.StopRequest{VolumeRef: ref}); err != nil {
 		t.Fatal(err)
 	}
 	client.opts.Former.Until = time.Now()
-	if err := client.Stop(context.Background(), ref); !errors.Is(err, ErrTLS) {
+	if err := client.Stop(context.Background(), escache.StopRequest{VolumeRef: ref}); !errors.Is(err, ErrTLS) {
 		t.Errorf("the connection is still used: %v", err)
 	}
 }
@@ -226,7 +226,7 @@ func TestEveryConnectionIsOpenedByDial(t *testing.T) {
 		"socket": {UnixSocket: "/no/such/socket"},
 	} {
 		opts.Dial, opts.Timeout = dial, Timeouts{Change: 50 * time.Millisecond}
-		if err := newClient(t, opts).Stop(context.Background(), ref); !errors.Is(err, refused) {
+		if err := newClient(t, opts).Stop(context.Background(), escache.StopRequest{VolumeRef: ref}); !errors.Is(err, refused) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

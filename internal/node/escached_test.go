@@ -57,12 +57,12 @@ func (h *host) Flush(ctx context.Context, r escache.FlushRequest) (*escache.Flus
 	return h.escached.Flush(ctx, r)
 }
 
-func (h *host) Stop(ctx context.Context, ref escache.VolumeRef) error {
-	if err := h.step("stop", ref.Image); err != nil {
+func (h *host) Stop(ctx context.Context, r escache.StopRequest) error {
+	if err := h.step("stop", r.Image); err != nil {
 		return err
 	}
-	defer h.open(ctx, ref)()
-	return h.escached.Stop(ctx, escache.StopRequest{VolumeRef: ref})
+	defer h.open(ctx, r.VolumeRef)()
+	return h.escached.Stop(ctx, r)
 }
 
 // open keeps a mounted volume's device open, as the kernel does, until the returned function is
@@ -96,15 +96,15 @@ func (h *host) Abandon(ctx context.Context, ref escache.VolumeRef, epoch int64) 
 	return h.escached.Abandon(ctx, escache.AbandonRequest{VolumeRef: ref, Epoch: epoch})
 }
 
-func (h *host) Resize(ctx context.Context, ref escache.VolumeRef, size int64) error {
-	if err := h.step("resize", ref.Image); err != nil {
+func (h *host) Resize(ctx context.Context, r escache.ResizeRequest) error {
+	if err := h.step("resize", r.Image); err != nil {
 		return err
 	}
-	if err := h.escached.Resize(ctx, escache.ResizeRequest{VolumeRef: ref, SizeBytes: size}); err != nil {
+	if err := h.escached.Resize(ctx, r); err != nil {
 		return err
 	}
 	if h.resized != nil {
-		h.resized(ref.Image, size)
+		h.resized(r.Image, r.SizeBytes)
 	}
 	return nil
 }

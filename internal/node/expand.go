@@ -8,6 +8,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/node/mounts"
 )
@@ -69,7 +70,7 @@ func (s *Service) expand(ctx context.Context, r *csi.NodeExpandVolumeRequest) (i
 	if limit > 0 && size > limit {
 		return 0, fmt.Errorf("%w: volume %s has %d bytes, the limit is %d", ErrTooLarge, v.Name, size, limit)
 	}
-	if err := s.Cache.Resize(ctx, cachevolume.Ref(v), size); err != nil {
+	if err := s.Cache.Resize(ctx, escache.ResizeRequest{VolumeRef: cachevolume.Ref(v), Epoch: status.Epoch, SizeBytes: size}); err != nil {
 		return 0, fmt.Errorf("grow the device of volume %s: %w", v.Name, err)
 	}
 	if at != nil && !at.Node && !at.FilesystemReadOnly {

@@ -16,17 +16,17 @@ import (
 	"github.com/escache/escache-csi/internal/operation"
 )
 
-// Cache is the local escached.
+// Cache is the local escached. Its socket is this machine's own, so no call names the host that is meant.
 type Cache interface {
 	Node(ctx context.Context) (*escache.Node, error)
 	VolumeStatus(ctx context.Context, ref escache.VolumeRef) (*escache.VolumeStatus, error)
 	DevConnect(ctx context.Context, r escache.ConnectRequest) (*escache.ConnectResponse, error)
 	Flush(ctx context.Context, r escache.FlushRequest) (*escache.FlushResponse, error)
-	Stop(ctx context.Context, ref escache.VolumeRef) error
+	Stop(ctx context.Context, r escache.StopRequest) error
 	// Abandon gives up the device of a volume that another node took over; epoch is the new
 	// attachment's.
 	Abandon(ctx context.Context, ref escache.VolumeRef, epoch int64) error
-	Resize(ctx context.Context, ref escache.VolumeRef, sizeBytes int64) error
+	Resize(ctx context.Context, r escache.ResizeRequest) error
 	// Map and Unmap are for images that are used without a cache.
 	Map(ctx context.Context, r escache.MapRequest) (*escache.MapResponse, error)
 	Unmap(ctx context.Context, ref escache.VolumeRef) error

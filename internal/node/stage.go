@@ -259,7 +259,7 @@ func (s *Service) undo(ctx context.Context, v *v1alpha1.CacheVolume, cause error
 	defer cancel()
 	used, err := s.inUse(ctx, v)
 	if err == nil && !used {
-		err = s.flushAndStop(ctx, v, undoTime/2)
+		err = s.flushAndStop(ctx, v, v.Status.Epoch, undoTime/2)
 	}
 	if err != nil {
 		return fmt.Errorf("%w; the connected device %w: %w", cause, ErrUndone, err)

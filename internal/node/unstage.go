@@ -122,8 +122,9 @@ func (s *Service) unmountAll(ctx context.Context, volume, path string, table []m
 // It always asks escached to stop, even if there is no device: perhaps a call of an earlier csi-node
 // still connects the volume. Then escached is busy with that, and the next try stops the device.
 func (s *Service) disconnect(ctx context.Context, v *v1alpha1.CacheVolume, status escache.VolumeStatus) error {
+	epoch := status.Epoch
 	if status.Uncached || !health.IsConnected(status) && !mustWriteBack(v, s.Node, status) {
-		return s.stop(ctx, v)
+		return s.stop(ctx, v, epoch)
 	}
 	if !health.IsConnected(status) || authority.IsFenced(v, status.ClientAddress) {
 		v, err := s.ask(ctx, v, func(ctx context.Context) (*v1alpha1.CacheVolume, error) { return s.sameAttachment(ctx, v) })
@@ -133,9 +134,10 @@ func (s *Service) disconnect(ctx context.Context, v *v1alpha1.CacheVolume, statu
 		if _, err := s.Cache.DevConnect(ctx, cachevolume.ConnectRequest(v)); err != nil {
 			return fmt.Errorf("connect the cache of volume %s to write it back: %w", v.Name, err)
 		}
+		epoch = v.Status.Epoch
 	}
 	deadline, _ := ctx.Deadline()
-	return s.flushAndStop(ctx, v, max(time.Until(deadline)-stopTime, time.Second))
+	return s.flushAndStop(ctx, v, epoch, max(time.Until(deadline)-stopTime, time.Second))
 }
 
 // sameAttachment reads the record again, and fails if the attachment has ended.
@@ -195,10 +197,10 @@ func mayHoldTruth(v *v1alpha1.CacheVolume, node string) bool {
 	return v.Status.AttachedNode == node && v.Status.Authority == v1alpha1.AuthorityCache && !v.Status.IsOutdated(node)
 }
 
-// flushAndStop flushes for at most flushTime and then stops the device.
-func (s *Service) flushAndStop(ctx context.Context, v *v1alpha1.CacheVolume, flushTime time.Duration) error {
+// flushAndStop flushes for at most flushTime and then stops the device of this epoch.
+func (s *Service) flushAndStop(ctx context.Context, v *v1alpha1.CacheVolume, epoch int64, flushTime time.Duration) error {
 	flushed, err := s.Cache.Flush(ctx, escache.FlushRequest{
-		VolumeRef: cachevolume.Ref(v), TimeoutSeconds: max(int(flushTime/time.Second), 1),
+		VolumeRef: cachevolume.Ref(v), Epoch: epoch, TimeoutSeconds: max(int(flushTime/time.Second), 1),
 	})
 	if problem := new(escache.Problem); errors.As(err, &problem) && problem.Code == escache.CodeNotConnected {
 		return nil
@@ -212,12 +214,13 @@ func (s *Service) flushAndStop(ctx context.Context, v *v1alpha1.CacheVolume, flu
 		return fmt.Errorf("%w: volume %s is not yet in Ceph; the next try continues", ErrNotClean, v.Name)
 	}
 	crashpoint.Reach("node_unstage/flushed")
-	return s.stop(ctx, v)
+	return s.stop(ctx, v, epoch)
 }
 
-// stop stops the device. It succeeds if there is none, or no replica.
-func (s *Service) stop(ctx context.Context, v *v1alpha1.CacheVolume) error {
-	err := s.Cache.Stop(ctx, cachevolume.Ref(v))
+// stop stops the device. It succeeds if there is none, or no replica. The epoch is the one in which escached
+// was when the caller looked, not that on record: a record that was set back must not keep a pod from ending.
+func (s *Service) stop(ctx context.Context, v *v1alpha1.CacheVolume, epoch int64) error {
+	err := s.Cache.Stop(ctx, escache.StopRequest{VolumeRef: cachevolume.Ref(v), Epoch: epoch})
 	problem := new(escache.Problem)
 	gone := errors.As(err, &problem) && (problem.Code == escache.CodeNotFound || problem.Code == escache.CodeNotConnected)
 	if err != nil && !gone {

@@ -26,6 +26,7 @@ type Host struct {
 	answers atomic.Pointer[Host] // the host that answers at this one's address
 	calls   atomic.Int64
 	refuses sync.Map // calls ("PUT /v1/replica") and the codes that answer them
+	before  sync.Map // calls, and what happens once before them
 }
 
 func newHost(name, address string, cacheBytes int64) (*Host, error) {
@@ -34,6 +35,9 @@ func newHost(name, address string, cacheBytes int64) (*Host, error) {
 	h.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != escache.PathNode {
 			h.calls.Add(1)
+		}
+		if do, once := h.before.LoadAndDelete(r.Method + " " + r.URL.Path); once {
+			do.(func())() //nolint:forcetypeassert // nothing else is stored
 		}
 		if code, refused := h.refuses.Load(r.Method + " " + r.URL.Path); refused {
 			refuse(w, code.(escache.Code)) //nolint:forcetypeassert // nothing else is stored
@@ -71,6 +75,9 @@ func (h *Host) Refuse(call string, code escache.Code) {
 	}
 	h.refuses.Store(call, code)
 }
+
+// Before makes something happen once, just before the host gets a call such as "POST /v1/stop".
+func (h *Host) Before(call string, do func()) { h.before.Store(call, do) }
 
 // replicate plays DRBD after a flush: what is clean here is clean on the running hosts with the
 // volume's other replicas.

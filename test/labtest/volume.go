@@ -247,7 +247,7 @@ func (v *Volume) Stop(t T, h *Host) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), callLimit)
 	defer cancel()
-	if err := h.API.Stop(ctx, v.VolumeRef); err != nil {
+	if err := h.API.Stop(ctx, escache.StopRequest{VolumeRef: v.VolumeRef}); err != nil {
 		t.Fatalf("%s: stop %s: %v", h.Name, v, err)
 	}
 }
@@ -368,7 +368,8 @@ func (v *Volume) tearDownOn(ctx context.Context, h *Host) error {
 		time.Sleep(pollInterval)
 	}
 	_, err := h.API.Flush(ctx, escache.FlushRequest{VolumeRef: v.VolumeRef, TimeoutSeconds: 10})
-	failed := []error{err, h.API.Stop(ctx, v.VolumeRef), h.API.DiscardReplica(ctx, v.VolumeRef, math.MaxInt64)}
+	stopped := h.API.Stop(ctx, escache.StopRequest{VolumeRef: v.VolumeRef})
+	failed := []error{err, stopped, h.API.DiscardReplica(ctx, v.VolumeRef, math.MaxInt64)}
 	return errors.Join(slices.DeleteFunc(failed, func(err error) bool {
 		return slices.Contains([]escache.Code{escache.CodeNotFound, escache.CodeNotConnected}, CodeOf(err))
 	})...)

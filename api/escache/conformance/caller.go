@@ -70,6 +70,7 @@ type request struct {
 	method, path string
 	query        url.Values
 	body         []byte
+	meant        string // the identity of the host that is meant; "" names none
 	chunked      bool
 	// broken says that the request is meant to break the contract, so only the answer is checked.
 	broken bool
@@ -120,6 +121,9 @@ func (c *caller) do(ctx context.Context, req request) (*answer, error) {
 	}
 	if req.body != nil {
 		r.Header.Set("Content-Type", "application/json")
+	}
+	if req.meant != "" {
+		r.Header.Set(escache.HeaderHostID, req.meant)
 	}
 	if !req.broken {
 		check := r.Clone(ctx)

@@ -115,6 +115,7 @@ func spoiled(t T, right []byte) map[string][]byte {
 		bodies[what] = encode(t, changed)
 	}
 	change("an unknown field", "force", true)
+	change("a negative epoch", "epoch", -1)
 	change("an unknown cache engine", "engine", "bcache")
 	for field := range fields {
 		if field == "imageID" || field == "options" || field == "secret" || field == "engine" { // optional

@@ -46,6 +46,8 @@ func uncachedMaps(s *suite) {
 		s.Errorf("%d bytes are dirty, and there is no cache", dirty)
 	}
 	refused(s, "an older epoch", s.first.connectUncached(v, v.epoch-1, v.id), escache.CodeStaleEpoch)
+	late := escache.StopRequest{VolumeRef: v.VolumeRef, Epoch: v.epoch - 1}
+	refused(s, "stop of an earlier attachment", s.first.post(escache.PathStop, late), escache.CodeStaleEpoch)
 	refused(s, "another image", s.first.connectUncached(v, v.epoch, "0"+v.id), escache.CodeIdentityMismatch)
 	refused(s, "the same image on another host", s.second.connectUncached(v, v.epoch+1, v.id), escache.CodeImageInUse)
 	var repeated escache.ConnectResponse

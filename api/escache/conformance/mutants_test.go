@@ -120,6 +120,11 @@ var mutants = map[string][]string{
 		"a host has no identity", "all hosts have one identity", "status does not say who answers",
 		"answers without a body do not say who answers",
 	},
+	"a call of an earlier attachment changes nothing": {
+		"a late stop is carried out", "a late flush is carried out", "a late mode is carried out", "a late resize is carried out",
+		"a late hold is carried out", "a late release is carried out", "stop forgets the epoch",
+	},
+	"a call for another host changes nothing": {"a call for another host is carried out", "all hosts have one identity"},
 	"a device is not abandoned without proof": {"the caller's word is proof"},
 	"a device whose peer has everything is abandoned when another host is given the volume": {
 		"a device is not abandoned while its peer is connected", "stop keeps the image's lock",

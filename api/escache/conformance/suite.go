@@ -48,8 +48,8 @@ const (
 // Checks returns all checks: cheap ones first.
 func Checks() []Check {
 	return slices.Concat(hostChecks(), inputChecks(), replicaChecks(), connectChecks(), flushChecks(), stopChecks(), modeChecks(),
-		optionsChecks(), holdChecks(), resizeChecks(), moveChecks(), joinChecks(), abandonChecks(), secretChecks(), uncachedChecks(),
-		mapChecks(), restartChecks())
+		optionsChecks(), holdChecks(), resizeChecks(), moveChecks(), joinChecks(), abandonChecks(), lateChecks(), secretChecks(),
+		uncachedChecks(), mapChecks(), restartChecks())
 }
 
 // Run runs every check as a subtest, some of them at the same time (go test -parallel). It must be

@@ -8,9 +8,19 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 )
 
-// here is a connected replica.
-func (h *Host) here(ref escache.VolumeRef, verb string) (*replica, func(), error) {
+// mayBegin is begin for a call that names its attachment. It refuses one that comes too late.
+func (h *Host) mayBegin(ref escache.VolumeRef, epoch int64, verb string) (*replica, func(), error) {
 	r, end, err := h.begin(ref, verb)
+	if err == nil && epoch != 0 && epoch < r.epoch && !h.w.breaks("a late "+verb+" is carried out") {
+		end()
+		return nil, nil, fail(escache.CodeStaleEpoch, "epoch %d has been seen here", r.epoch)
+	}
+	return r, end, err
+}
+
+// here is a connected replica.
+func (h *Host) here(ref escache.VolumeRef, epoch int64, verb string) (*replica, func(), error) {
+	r, end, err := h.mayBegin(ref, epoch, verb)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -39,7 +49,7 @@ func (h *Host) drain(ctx context.Context, ref escache.VolumeRef) error {
 
 func (h *Host) flush(ctx context.Context, req escache.FlushRequest) (any, error) {
 	defer h.lock()()
-	r, end, err := h.here(req.VolumeRef, "flush")
+	r, end, err := h.here(req.VolumeRef, req.Epoch, "flush")
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +76,7 @@ func (h *Host) flush(ctx context.Context, req escache.FlushRequest) (any, error)
 
 func (h *Host) stop(_ context.Context, req escache.StopRequest) (any, error) {
 	defer h.lock()()
-	r, end, err := h.begin(req.VolumeRef, "stop")
+	r, end, err := h.mayBegin(req.VolumeRef, req.Epoch, "stop")
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +101,7 @@ func (h *Host) stop(_ context.Context, req escache.StopRequest) (any, error) {
 
 func (h *Host) setMode(ctx context.Context, req escache.ModeRequest) (any, error) {
 	defer h.lock()()
-	r, end, err := h.here(req.VolumeRef, "mode")
+	r, end, err := h.here(req.VolumeRef, req.Epoch, "mode")
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +121,7 @@ func (h *Host) setMode(ctx context.Context, req escache.ModeRequest) (any, error
 
 func (h *Host) hold(ctx context.Context, req escache.HoldRequest) (any, error) {
 	defer h.lock()()
-	r, end, err := h.here(req.VolumeRef, "hold")
+	r, end, err := h.here(req.VolumeRef, req.Epoch, "hold")
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +162,7 @@ func (h *Host) extends(r *replica) bool {
 
 func (h *Host) release(_ context.Context, req escache.ReleaseRequest) (any, error) {
 	defer h.lock()()
-	r, end, err := h.begin(req.VolumeRef, "release")
+	r, end, err := h.mayBegin(req.VolumeRef, req.Epoch, "release")
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +180,7 @@ func (h *Host) release(_ context.Context, req escache.ReleaseRequest) (any, erro
 
 func (h *Host) resize(_ context.Context, req escache.ResizeRequest) (any, error) {
 	defer h.lock()()
-	r, end, err := h.here(req.VolumeRef, "resize")
+	r, end, err := h.here(req.VolumeRef, req.Epoch, "resize")
 	if err != nil {
 		return nil, err
 	}

@@ -160,6 +160,10 @@ func (s *server) answer(w http.ResponseWriter, r *http.Request) (any, error) {
 		}
 		return nil, fail(escache.CodeMethodNotAllowed, "%s is no method of %s", r.Method, r.URL.Path)
 	}
+	if want := r.Header.Get(escache.HeaderHostID); want != "" && r.Method != http.MethodGet && want != s.h.Node().HostID &&
+		!s.h.w.breaks("a call for another host is carried out") {
+		return nil, fail(escache.CodeOtherHost, "another machine answers")
+	}
 	limit := int64(maxBody)
 	if s.h.w.breaks("bodies have no bound") {
 		limit = 1 << 30

@@ -13,7 +13,7 @@ func (h *Host) setOptions(ctx context.Context, req escache.OptionsRequest) (any,
 	if o.HighWatermark != 0 && o.LowWatermark >= o.HighWatermark && !h.w.breaks("crossed watermarks are taken") {
 		return nil, fail(escache.CodeInvalidRequest, "lowWatermark must be below highWatermark")
 	}
-	r, end, err := h.here(req.VolumeRef, "options")
+	r, end, err := h.here(req.VolumeRef, 0, "options") // the epoch is looked at below
 	if err != nil {
 		return nil, err
 	}

@@ -163,7 +163,7 @@ func (r *Reconciler) step(
 		now.Phase, now.Message = v1alpha1.FlushRunning, "it is drained for "+strings.Join(drainers, " and ")+", which writes it back too"
 		return now
 	}
-	flushed, err := r.Hosts.Flush(ctx, at, cachevolume.Ref(v), longest)
+	flushed, err := r.Hosts.Flush(ctx, cachevolume.On(v, at), longest)
 	if err != nil {
 		return waiting(now, err)
 	}

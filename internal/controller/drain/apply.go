@@ -80,8 +80,7 @@ func (d *Drainer) change(ctx context.Context, v *v1alpha1.CacheVolume) error {
 func (d *Drainer) setOptions(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	ctx, cancel := context.WithTimeout(ctx, changeTime)
 	defer cancel()
-	request := escache.OptionsRequest{VolumeRef: cachevolume.Ref(v), Epoch: v.Status.Epoch, Options: cachevolume.Options(v)}
-	if err := d.config.Hosts.SetOptions(ctx, v.Status.AttachedNode, request); err != nil {
+	if err := d.config.Hosts.SetOptions(ctx, cachevolume.On(v, v.Status.AttachedNode), cachevolume.Options(v)); err != nil {
 		return fmt.Errorf("change the options of volume %s on node %s: %w", v.Name, v.Status.AttachedNode, err)
 	}
 	return nil

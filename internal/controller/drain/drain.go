@@ -39,8 +39,8 @@ import (
 // Hosts reaches the escached of each node.
 type Hosts interface {
 	Status(ctx context.Context, node string, volume escache.VolumeRef) (escache.VolumeStatus, error)
-	SetMode(ctx context.Context, node string, volume escache.VolumeRef, mode escache.Mode) error
-	SetOptions(ctx context.Context, node string, request escache.OptionsRequest) error
+	SetMode(ctx context.Context, at cachevolume.Attachment, mode escache.Mode) error
+	SetOptions(ctx context.Context, at cachevolume.Attachment, options escache.CacheOptions) error
 }
 
 // Config holds what a Drainer needs.
@@ -249,7 +249,7 @@ func (d *Drainer) toCache(ctx context.Context, v *v1alpha1.CacheVolume) error {
 func (d *Drainer) setMode(ctx context.Context, v *v1alpha1.CacheVolume, mode escache.Mode) error {
 	ctx, cancel := context.WithTimeout(ctx, changeTime)
 	defer cancel()
-	if err := d.config.Hosts.SetMode(ctx, v.Status.AttachedNode, cachevolume.Ref(v), mode); err != nil {
+	if err := d.config.Hosts.SetMode(ctx, cachevolume.On(v, v.Status.AttachedNode), mode); err != nil {
 		return fmt.Errorf("turn volume %s to %s on node %s: %w", v.Name, mode, v.Status.AttachedNode, err)
 	}
 	return nil

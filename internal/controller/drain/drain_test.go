@@ -12,6 +12,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/operation"
 )
 
@@ -29,13 +30,13 @@ func (h silent) Status(context.Context, string, escache.VolumeRef) (escache.Volu
 	return escache.VolumeStatus{}, errSilent
 }
 
-func (h silent) SetOptions(context.Context, string, escache.OptionsRequest) error {
+func (h silent) SetOptions(context.Context, cachevolume.Attachment, escache.CacheOptions) error {
 	h.asked <- struct{}{}
 	<-h.giveUp
 	return errSilent
 }
 
-func (h silent) SetMode(context.Context, string, escache.VolumeRef, escache.Mode) error {
+func (h silent) SetMode(context.Context, cachevolume.Attachment, escache.Mode) error {
 	h.asked <- struct{}{}
 	<-h.giveUp
 	return errSilent

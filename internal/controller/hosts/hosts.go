@@ -19,6 +19,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/escacheclient"
 	"github.com/escache/escache-csi/internal/hostcert"
@@ -104,14 +105,17 @@ func (h *Hosts) Volumes(ctx context.Context, node string) ([]escache.VolumeStatu
 	return out.Volumes, nil
 }
 
-// PutReplica creates a replica, or updates who its partner is. It returns the host's identity.
-func (h *Hosts) PutReplica(ctx context.Context, node string, request escache.ReplicaRequest) (hostID string, err error) {
+// PutReplica creates a replica, or updates who its partner is. It returns the host's identity. hostID is that
+// of the machine that is meant, "" for whichever has the node's name.
+func (h *Hosts) PutReplica(
+	ctx context.Context, node, hostID string, request escache.ReplicaRequest,
+) (created string, err error) {
 	c, err := h.client(ctx, node)
 	if err != nil {
 		return "", err
 	}
-	hostID, err = c.PutReplica(ctx, request)
-	return hostID, translate(err)
+	created, err = c.For(hostID).PutReplica(ctx, request)
+	return created, translate(err)
 }
 
 // DeleteReplica removes a replica that is known to be clean.
@@ -133,52 +137,54 @@ func (h *Hosts) DiscardReplica(ctx context.Context, node string, volume escache.
 }
 
 // DevConnect creates the volume's device on a host.
-func (h *Hosts) DevConnect(ctx context.Context, node string, request escache.ConnectRequest) error {
+func (h *Hosts) DevConnect(ctx context.Context, node, hostID string, request escache.ConnectRequest) error {
 	c, err := h.client(ctx, node)
 	if err != nil {
 		return err
 	}
-	_, err = c.DevConnect(ctx, request)
+	_, err = c.For(hostID).DevConnect(ctx, request)
 	return translate(err)
 }
 
 // Stop takes the volume's device down.
-func (h *Hosts) Stop(ctx context.Context, node string, volume escache.VolumeRef) error {
-	c, err := h.client(ctx, node)
+func (h *Hosts) Stop(ctx context.Context, at cachevolume.Attachment) error {
+	c, err := h.of(ctx, at)
 	if err != nil {
 		return err
 	}
-	return translate(c.Stop(ctx, volume))
+	return translate(c.Stop(ctx, escache.StopRequest{VolumeRef: at.VolumeRef, Epoch: at.Epoch}))
 }
 
 // Abandon gives up the device of a holder that lost the volume.
-func (h *Hosts) Abandon(ctx context.Context, node string, volume escache.VolumeRef, epoch int64) error {
-	c, err := h.client(ctx, node)
+func (h *Hosts) Abandon(ctx context.Context, at cachevolume.Attachment) error {
+	c, err := h.of(ctx, at)
 	if err != nil {
 		return err
 	}
-	return translate(c.Abandon(ctx, volume, epoch))
+	return translate(c.Abandon(ctx, at.VolumeRef, at.Epoch))
 }
 
 // Flush writes a volume back for at most longest, rounded down to whole seconds but at least one.
 // The answer says how much is left.
-func (h *Hosts) Flush(ctx context.Context, node string, volume escache.VolumeRef, longest time.Duration) (*escache.FlushResponse, error) {
-	c, err := h.client(ctx, node)
+func (h *Hosts) Flush(ctx context.Context, at cachevolume.Attachment, longest time.Duration) (*escache.FlushResponse, error) {
+	c, err := h.of(ctx, at)
 	if err != nil {
 		return nil, err
 	}
-	out, err := c.Flush(ctx, escache.FlushRequest{VolumeRef: volume, TimeoutSeconds: max(int(longest/time.Second), 1)})
+	out, err := c.Flush(ctx, escache.FlushRequest{
+		VolumeRef: at.VolumeRef, Epoch: at.Epoch, TimeoutSeconds: max(int(longest/time.Second), 1),
+	})
 	return out, translate(err)
 }
 
 // Hold suspends a volume's I/O with a clean cache for at most longest, in whole seconds, and
 // returns when the hold ends by itself.
-func (h *Hosts) Hold(ctx context.Context, node string, volume escache.VolumeRef, longest time.Duration) (time.Time, error) {
-	c, err := h.client(ctx, node)
+func (h *Hosts) Hold(ctx context.Context, at cachevolume.Attachment, longest time.Duration) (time.Time, error) {
+	c, err := h.of(ctx, at)
 	if err != nil {
 		return time.Time{}, err
 	}
-	held, err := c.Hold(ctx, volume, longest)
+	held, err := c.Hold(ctx, escache.HoldRequest{VolumeRef: at.VolumeRef, Epoch: at.Epoch, MaxSeconds: int(longest / time.Second)})
 	if err != nil {
 		return time.Time{}, translate(err)
 	}
@@ -186,30 +192,30 @@ func (h *Hosts) Hold(ctx context.Context, node string, volume escache.VolumeRef,
 }
 
 // Release ends a hold.
-func (h *Hosts) Release(ctx context.Context, node string, volume escache.VolumeRef) error {
-	c, err := h.client(ctx, node)
+func (h *Hosts) Release(ctx context.Context, at cachevolume.Attachment) error {
+	c, err := h.of(ctx, at)
 	if err != nil {
 		return err
 	}
-	return translate(c.Release(ctx, volume))
+	return translate(c.Release(ctx, escache.ReleaseRequest{VolumeRef: at.VolumeRef, Epoch: at.Epoch}))
 }
 
 // SetMode switches a volume to write-through or write-back.
-func (h *Hosts) SetMode(ctx context.Context, node string, volume escache.VolumeRef, mode escache.Mode) error {
-	c, err := h.client(ctx, node)
+func (h *Hosts) SetMode(ctx context.Context, at cachevolume.Attachment, mode escache.Mode) error {
+	c, err := h.of(ctx, at)
 	if err != nil {
 		return err
 	}
-	return translate(c.SetMode(ctx, volume, mode))
+	return translate(c.SetMode(ctx, escache.ModeRequest{VolumeRef: at.VolumeRef, Epoch: at.Epoch, Mode: mode}))
 }
 
 // SetOptions replaces the options of a volume's running cache.
-func (h *Hosts) SetOptions(ctx context.Context, node string, request escache.OptionsRequest) error {
-	c, err := h.client(ctx, node)
+func (h *Hosts) SetOptions(ctx context.Context, at cachevolume.Attachment, options escache.CacheOptions) error {
+	c, err := h.of(ctx, at)
 	if err != nil {
 		return err
 	}
-	_, err = c.SetOptions(ctx, request)
+	_, err = c.SetOptions(ctx, escache.OptionsRequest{VolumeRef: at.VolumeRef, Epoch: at.Epoch, Options: options})
 	return translate(err)
 }
 
@@ -250,6 +256,15 @@ func (h *Hosts) Death(ctx context.Context, node string) (authority.Death, error)
 		}
 	}
 	return authority.Death{}, nil
+}
+
+// of returns the client for calls about an attachment.
+func (h *Hosts) of(ctx context.Context, at cachevolume.Attachment) (*escacheclient.Client, error) {
+	c, err := h.client(ctx, at.Node)
+	if err != nil {
+		return nil, err
+	}
+	return c.For(at.HostID), nil
 }
 
 // client returns the client of a node's escached, a new one if the node's address has changed.

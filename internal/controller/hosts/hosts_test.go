@@ -2,6 +2,7 @@ package hosts
 
 import (
 	"crypto/tls"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -10,13 +11,17 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/escacheclient"
 	"github.com/escache/escache-csi/test/testca"
 )
@@ -106,5 +111,45 @@ func TestAHostHasToShowItsOwnCertificate(t *testing.T) {
 				t.Errorf("believed %v: %v", err == nil, err)
 			}
 		})
+	}
+}
+
+// TestCallsAboutAnAttachmentNameItAndTheMachine on record. Without one on record they name none.
+func TestCallsAboutAnAttachmentNameItAndTheMachine(t *testing.T) {
+	var epoch int64
+	var meant []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var body escache.AbandonRequest // every other body has an epoch, too
+		_ = json.NewDecoder(r.Body).Decode(&body)
+		epoch, meant = body.Epoch, r.Header.Values(escache.HeaderHostID)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{}`)
+	}))
+	t.Cleanup(server.Close)
+	port := server.Listener.Addr().(*net.TCPAddr).Port
+	h := of(t, port, Options{})
+	ref := escache.VolumeRef{Pool: "rbd", Image: "v"}
+	for name, call := range map[string]func(at cachevolume.Attachment){
+		"stop":    func(at cachevolume.Attachment) { _ = h.Stop(t.Context(), at) },
+		"abandon": func(at cachevolume.Attachment) { _ = h.Abandon(t.Context(), at) },
+		"flush":   func(at cachevolume.Attachment) { _, _ = h.Flush(t.Context(), at, time.Second) },
+		"hold":    func(at cachevolume.Attachment) { _, _ = h.Hold(t.Context(), at, time.Second) },
+		"release": func(at cachevolume.Attachment) { _ = h.Release(t.Context(), at) },
+		"mode":    func(at cachevolume.Attachment) { _ = h.SetMode(t.Context(), at, escache.ModeWriteback) },
+		"options": func(at cachevolume.Attachment) { _ = h.SetOptions(t.Context(), at, escache.CacheOptions{}) },
+		"dev_connect": func(at cachevolume.Attachment) {
+			_ = h.DevConnect(t.Context(), at.Node, at.HostID, escache.ConnectRequest{VolumeRef: ref, Epoch: at.Epoch})
+		},
+		"put_replica": func(at cachevolume.Attachment) {
+			_, _ = h.PutReplica(t.Context(), at.Node, at.HostID, escache.ReplicaRequest{VolumeRef: ref, Epoch: at.Epoch})
+		},
+	} {
+		for id, want := range map[string][]string{"disks-of-n1": {"disks-of-n1"}, "": nil} {
+			epoch, meant = 0, nil
+			call(cachevolume.Attachment{VolumeRef: ref, Node: "n1", HostID: id, Epoch: 7})
+			if epoch != 7 || !slices.Equal(meant, want) {
+				t.Errorf("%s for %q: epoch %d, meant for %q", name, id, epoch, meant)
+			}
+		}
 	}
 }

@@ -51,7 +51,9 @@ func (s *Steps) abandon(ctx context.Context, v *v1alpha1.CacheVolume, node strin
 // The epoch is one that the holder may have seen: what it has of the volume can be discarded afterwards.
 func (s *Steps) abandonOn(ctx context.Context, v *v1alpha1.CacheVolume, node string, holders []string) (open []string, err error) {
 	for _, holder := range holders {
-		err := s.Hosts.Abandon(ctx, holder, cachevolume.Ref(v), given(v))
+		at := cachevolume.On(v, holder)
+		at.Epoch = given(v)
+		err := s.Hosts.Abandon(ctx, at)
 		problem, answered := errors.AsType[*escache.Problem](err)
 		if answered && problem.Code == escache.CodeDeviceOpen {
 			open = append(open, holder)

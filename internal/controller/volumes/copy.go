@@ -71,7 +71,11 @@ func (s *Steps) pair(ctx context.Context, v *v1alpha1.CacheVolume, holder, partn
 	}
 	for _, node := range []string{partner, holder} {
 		request.Join = node == partner // it starts empty: to take it for equal would lose what the holder has
-		id, err := s.Hosts.PutReplica(ctx, node, request)
+		meant := ""                    // the partner may be a new machine
+		if node == holder {
+			meant = v.Status.HostID(holder)
+		}
+		id, err := s.Hosts.PutReplica(ctx, node, meant, request)
 		if err != nil {
 			return fmt.Errorf("make nodes %s and %s partners for volume %s, on node %s: %w", holder, partner, v.Name, node, err)
 		}

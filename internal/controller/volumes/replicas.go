@@ -35,7 +35,7 @@ func (s *Steps) putReplicas(
 ) map[string]error {
 	var mu sync.Mutex
 	return onEach(nodes, func(node string) error {
-		id, err := s.Hosts.PutReplica(ctx, node, request)
+		id, err := s.Hosts.PutReplica(ctx, node, "", request) // on a new machine of that name, too
 		if err != nil {
 			return fmt.Errorf("create the replica of volume %s on node %s: %w", v.Name, node, err)
 		}

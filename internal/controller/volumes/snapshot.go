@@ -117,7 +117,7 @@ func (s *Steps) flushUntilHoldable(ctx context.Context, v *v1alpha1.CacheVolume,
 			s.stillDirty(ctx, v, node, *dirty)
 			return fmt.Errorf("node %s writes it back; the repeated call goes on: %w", node, ErrBusy)
 		}
-		if _, err := s.Hosts.Flush(ctx, node, cachevolume.Ref(v), flushBite); err != nil {
+		if _, err := s.Hosts.Flush(ctx, cachevolume.On(v, node), flushBite); err != nil {
 			return fmt.Errorf("write it back on node %s: %w", node, err)
 		}
 	}
@@ -213,7 +213,7 @@ func (h *holding) hold(ctx context.Context, i int) error {
 	}
 	for {
 		asked := time.Now()
-		until, err := h.Hosts.Hold(ctx, node, cachevolume.Ref(v), h.longest)
+		until, err := h.Hosts.Hold(ctx, cachevolume.On(v, node), h.longest)
 		switch {
 		case err == nil:
 			h.held[i] = hold{asked: asked, until: until}
@@ -272,5 +272,5 @@ func (h *holding) release(ctx context.Context) {
 func (s *Steps) releaseOn(ctx context.Context, v *v1alpha1.CacheVolume, node string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 	defer cancel()
-	return s.Hosts.Release(ctx, node, cachevolume.Ref(v))
+	return s.Hosts.Release(ctx, cachevolume.On(v, node))
 }

@@ -179,7 +179,7 @@ func (s *Steps) flush(ctx context.Context, v *v1alpha1.CacheVolume, node string,
 	if _, err := s.abandon(ctx, v, node); err != nil {
 		return err
 	}
-	err := s.Hosts.DevConnect(ctx, node, cachevolume.ConnectRequest(v))
+	err := s.Hosts.DevConnect(ctx, node, v.Status.HostID(node), cachevolume.ConnectRequest(v))
 	if err != nil {
 		return fmt.Errorf("connect volume %s on node %s to write it back: %w", v.Name, node, err)
 	}
@@ -189,7 +189,7 @@ func (s *Steps) flush(ctx context.Context, v *v1alpha1.CacheVolume, node string,
 		return fmt.Errorf("volume %s is connected on node %s, and the call's time is up before it is written back; "+
 			"the repeated call goes on: %w", v.Name, node, ErrBusy)
 	}
-	flushed, err := s.Hosts.Flush(ctx, node, cachevolume.Ref(v), longest)
+	flushed, err := s.Hosts.Flush(ctx, cachevolume.On(v, node), longest)
 	if err != nil {
 		return fmt.Errorf("write back volume %s on node %s: %w", v.Name, node, err)
 	}
@@ -198,7 +198,7 @@ func (s *Steps) flush(ctx context.Context, v *v1alpha1.CacheVolume, node string,
 		return &UnfinishedError{Volume: v.Name, Node: node, LeftBytes: flushed.DirtyBytes}
 	}
 	crashpoint.Reach("flush/flushed")
-	if err := s.Hosts.Stop(ctx, node, cachevolume.Ref(v)); err != nil {
+	if err := s.Hosts.Stop(ctx, cachevolume.On(v, node)); err != nil {
 		return fmt.Errorf("stop volume %s on node %s after it was written back: %w", v.Name, node, err)
 	}
 	crashpoint.Reach("flush/stopped")

@@ -49,7 +49,7 @@ func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (es
 	if err != nil {
 		return none, err
 	}
-	if err := notOlder(v, req.Epoch); err != nil {
+	if err := v.NotLate(req.Epoch); err != nil {
 		return none, err
 	}
 	if err := e.fits(ctx, v, req); err != nil {

@@ -44,7 +44,7 @@ const flushTimeout = 24*time.Hour + time.Minute
 func (e *Engine) Flush(ctx context.Context, req escache.FlushRequest) (escache.FlushResponse, error) {
 	none := escache.FlushResponse{}
 	if e.isUncached(req.VolumeRef) {
-		return e.uncached.Flush(req.VolumeRef)
+		return e.uncached.Flush(req)
 	}
 	v, err := e.Known(req.VolumeRef)
 	if err != nil {
@@ -54,7 +54,7 @@ func (e *Engine) Flush(ctx context.Context, req escache.FlushRequest) (escache.F
 	timer := time.NewTimer(time.Duration(req.TimeoutSeconds) * time.Second)
 	defer timer.Stop()
 	for {
-		answer, goOn, err := e.flushOnce(ctx, v, timer.C)
+		answer, goOn, err := e.flushOnce(ctx, v, req.Epoch, timer.C)
 		if err != nil || !goOn {
 			e.metrics.Flushed(v, e.Now().Sub(start), answer.flushed, answer.Clean)
 			return answer.FlushResponse, err
@@ -71,12 +71,14 @@ type flushAnswer struct {
 
 // flushOnce waits until a job is done or the time is up, then reads what is dirty. goOn is true if
 // something has become dirty since the job found nothing dirty, and there is time for another job.
-func (e *Engine) flushOnce(ctx context.Context, v volume.Volume, timeUp <-chan time.Time) (answer flushAnswer, goOn bool, err error) {
+func (e *Engine) flushOnce(
+	ctx context.Context, v volume.Volume, epoch int64, timeUp <-chan time.Time,
+) (answer flushAnswer, goOn bool, err error) {
 	ctx, step := traces.Begin(ctx, "write back")
 	defer step.Done(&err)
 	var job *flushJob
 	err = e.AfterOwnWork(ctx, v.VolumeRef, func() (err error) {
-		job, err = e.joinFlush(v)
+		job, err = e.joinFlush(v, epoch)
 		return err
 	})
 	if err != nil {
@@ -105,16 +107,25 @@ func (e *Engine) flushOnce(ctx context.Context, v volume.Volume, timeUp <-chan t
 	return answer, done && !answer.Clean, nil
 }
 
-func (e *Engine) joinFlush(v volume.Volume) (*flushJob, error) {
+// joinFlush returns the volume's running job, or begins one. Both have the volume locked, so that its epoch
+// stays.
+func (e *Engine) joinFlush(v volume.Volume, epoch int64) (*flushJob, error) {
 	e.flushes.mu.Lock()
 	defer e.flushes.mu.Unlock()
 	name := v.Name()
 	if job := e.flushes.jobs[name]; job != nil && !job.attended {
+		if err := e.notLate(v.VolumeRef, epoch); err != nil {
+			return nil, err
+		}
 		job.attended = true
 		return job, nil
 	}
 	release, err := e.Lock(v.VolumeRef, "flush")
 	if err != nil {
+		return nil, err
+	}
+	if err := e.notLate(v.VolumeRef, epoch); err != nil {
+		release()
 		return nil, err
 	}
 	wanted, cancel := context.WithCancel(context.Background())
@@ -130,6 +141,15 @@ func (e *Engine) joinFlush(v volume.Volume) (*flushJob, error) {
 		close(job.done)
 	}()
 	return job, nil
+}
+
+// notLate is volume.Volume.NotLate of what is known of the volume now.
+func (e *Engine) notLate(ref escache.VolumeRef, epoch int64) error {
+	v, err := e.Known(ref)
+	if err != nil {
+		return err
+	}
+	return v.NotLate(epoch)
 }
 
 func (e *Engine) leaveFlush(job *flushJob) {

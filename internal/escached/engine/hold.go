@@ -23,6 +23,9 @@ const cleanTries = 3
 func (e *Engine) Hold(ctx context.Context, req escache.HoldRequest) (escache.HoldResponse, error) {
 	var resp escache.HoldResponse
 	err := e.WithDevice(ctx, req.VolumeRef, "hold", func(ctx context.Context, v volume.Volume, dev cache.State) (err error) {
+		if err := v.NotLate(req.Epoch); err != nil {
+			return err
+		}
 		resp.HeldUntil, err = e.hold(ctx, v, dev, time.Duration(req.MaxSeconds)*time.Second)
 		return err
 	})
@@ -112,7 +115,12 @@ func notHeld(v volume.Volume, err error) error {
 
 // Release ends a hold.
 func (e *Engine) Release(ctx context.Context, req escache.ReleaseRequest) error {
-	return e.WithReplica(ctx, req.VolumeRef, "release", e.resume)
+	return e.WithReplica(ctx, req.VolumeRef, "release", func(ctx context.Context, v volume.Volume) error {
+		if err := v.NotLate(req.Epoch); err != nil {
+			return err
+		}
+		return e.resume(ctx, v)
+	})
 }
 
 // resume ends a hold, if there is one, and forgets it.

@@ -13,6 +13,9 @@ import (
 func (e *Engine) SetMode(ctx context.Context, req escache.ModeRequest) error {
 	mode := cache.Mode(req.Mode)
 	return e.Change(ctx, req.VolumeRef, "mode", func(ctx context.Context, v volume.Volume, dev cache.State) error {
+		if err := v.NotLate(req.Epoch); err != nil {
+			return err
+		}
 		if dev.Options.Mode == mode && !dev.Held { // what completed an interrupted change may have set another one
 			return nil
 		}

@@ -23,7 +23,7 @@ func (e *Engine) SetOptions(ctx context.Context, req escache.OptionsRequest) (es
 	}
 	var resp escache.OptionsResponse
 	err := e.Change(ctx, req.VolumeRef, "options", func(ctx context.Context, v volume.Volume, dev cache.State) error {
-		if err := notOlder(v, req.Epoch); err != nil {
+		if err := v.NotLate(req.Epoch); err != nil {
 			return err
 		}
 		crashpoint.Reach("options/begin")
@@ -42,13 +42,4 @@ func (e *Engine) SetOptions(ctx context.Context, req escache.OptionsRequest) (es
 		return err
 	})
 	return resp, err
-}
-
-// notOlder refuses the epoch of an attachment that is not the newest that was seen here.
-func notOlder(v volume.Volume, epoch int64) error {
-	if epoch < v.Epoch {
-		return v.Fail(escache.CodeStaleEpoch,
-			"epoch %d is older than %d, which was seen here; read the volume's record again", epoch, v.Epoch)
-	}
-	return nil
 }

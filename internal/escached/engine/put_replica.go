@@ -63,9 +63,8 @@ func (e *Engine) putReplica(ctx context.Context, want volume.Volume, req escache
 	if err := sameReplica(have, want); err != nil {
 		return err
 	}
-	if want.Epoch != 0 && want.Epoch < have.Epoch {
-		return want.Fail(escache.CodeStaleEpoch, "epoch %d is older than %d, which was seen here; read the volume's record again",
-			want.Epoch, have.Epoch)
+	if err := have.NotLate(want.Epoch); err != nil {
+		return err
 	}
 	if have.Phase == volume.Creating {
 		// Nothing was ever written through it, so the request overrides what is stored.

@@ -16,6 +16,9 @@ func (e *Engine) Resize(ctx context.Context, req escache.ResizeRequest) error {
 		return e.uncached.Resize(ctx, req)
 	}
 	return e.Change(ctx, req.VolumeRef, "resize", func(ctx context.Context, v volume.Volume, dev cache.State) error {
+		if err := v.NotLate(req.Epoch); err != nil {
+			return err
+		}
 		return e.resize(ctx, v, dev, req.SizeBytes)
 	})
 }

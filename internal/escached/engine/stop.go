@@ -17,9 +17,14 @@ import (
 // unless the cache is known to be clean.
 func (e *Engine) Stop(ctx context.Context, req escache.StopRequest) error {
 	if e.isUncached(req.VolumeRef) {
-		return e.uncached.Stop(ctx, req.VolumeRef)
+		return e.uncached.Stop(ctx, req)
 	}
-	return e.WithReplica(ctx, req.VolumeRef, "stop", e.stop)
+	return e.WithReplica(ctx, req.VolumeRef, "stop", func(ctx context.Context, v volume.Volume) error {
+		if err := v.NotLate(req.Epoch); err != nil {
+			return err
+		}
+		return e.stop(ctx, v)
+	})
 }
 
 func (e *Engine) stop(ctx context.Context, v volume.Volume) (err error) {

@@ -27,6 +27,15 @@ func On(ref escache.VolumeRef, code escache.Code, format string, args ...any) er
 	return New(code, "%s/%s: "+format, append([]any{ref.Pool, ref.Image}, args...)...)
 }
 
+// IfLate returns an error if a call is about an earlier attachment than the newest that was seen here. The
+// epoch 0 is that of a caller who does not say which attachment is meant.
+func IfLate(ref escache.VolumeRef, epoch, seen int64) error {
+	if epoch == 0 || epoch >= seen {
+		return nil
+	}
+	return On(ref, escache.CodeStaleEpoch, "epoch %d is older than %d, which was seen here; read the volume's record again", epoch, seen)
+}
+
 // codeOf maps the layers' sentinel errors to the API's codes. Nothing else does.
 func codeOf(err error) escache.Code {
 	if _, stuck := errors.AsType[*command.StuckError](err); stuck {

@@ -88,23 +88,23 @@ func newAPI(v Engine, m *measures, admit clients, ready func(ctx context.Context
 			return v.DevConnect(ctx, req)
 		})},
 		escache.PathFlush: {http.MethodPost: body(func(req escache.FlushRequest) error {
-			return cmp.Or(checkRef(req.VolumeRef), checkSeconds("timeoutSeconds", req.TimeoutSeconds, 86400))
+			return cmp.Or(checkCall(req.VolumeRef, req.Epoch), checkSeconds("timeoutSeconds", req.TimeoutSeconds, 86400))
 		}, func(ctx context.Context, req escache.FlushRequest) (any, error) { return v.Flush(ctx, req) })},
-		escache.PathStop: {http.MethodPost: body(func(req escache.StopRequest) error { return checkRef(req.VolumeRef) },
+		escache.PathStop: {http.MethodPost: body(func(req escache.StopRequest) error { return checkCall(req.VolumeRef, req.Epoch) },
 			func(ctx context.Context, req escache.StopRequest) (any, error) { return nil, v.Stop(ctx, req) })},
 		escache.PathMode: {http.MethodPost: body(func(req escache.ModeRequest) error {
-			return cmp.Or(checkRef(req.VolumeRef), checkMode(req.Mode))
+			return cmp.Or(checkCall(req.VolumeRef, req.Epoch), checkMode(req.Mode))
 		}, func(ctx context.Context, req escache.ModeRequest) (any, error) { return nil, v.SetMode(ctx, req) })},
 		escache.PathOptions: {http.MethodPost: body(func(req escache.OptionsRequest) error {
 			return cmp.Or(checkRef(req.VolumeRef), checkEpoch(req.Epoch), checkOptions(req.Options))
 		}, func(ctx context.Context, req escache.OptionsRequest) (any, error) { return v.SetOptions(ctx, req) })},
 		escache.PathHold: {http.MethodPost: body(func(req escache.HoldRequest) error {
-			return cmp.Or(checkRef(req.VolumeRef), checkSeconds("maxSeconds", req.MaxSeconds, 3600))
+			return cmp.Or(checkCall(req.VolumeRef, req.Epoch), checkSeconds("maxSeconds", req.MaxSeconds, 3600))
 		}, func(ctx context.Context, req escache.HoldRequest) (any, error) { return v.Hold(ctx, req) })},
-		escache.PathRelease: {http.MethodPost: body(func(req escache.ReleaseRequest) error { return checkRef(req.VolumeRef) },
+		escache.PathRelease: {http.MethodPost: body(func(req escache.ReleaseRequest) error { return checkCall(req.VolumeRef, req.Epoch) },
 			func(ctx context.Context, req escache.ReleaseRequest) (any, error) { return nil, v.Release(ctx, req) })},
 		escache.PathResize: {http.MethodPost: body(func(req escache.ResizeRequest) error {
-			return cmp.Or(checkRef(req.VolumeRef), checkBytes("sizeBytes", req.SizeBytes))
+			return cmp.Or(checkCall(req.VolumeRef, req.Epoch), checkBytes("sizeBytes", req.SizeBytes))
 		}, func(ctx context.Context, req escache.ResizeRequest) (any, error) { return nil, v.Resize(ctx, req) })},
 		escache.PathAbandon: {http.MethodPost: body(func(req escache.AbandonRequest) error {
 			return cmp.Or(checkRef(req.VolumeRef), checkEpoch(req.Epoch))
@@ -246,6 +246,9 @@ func (a *api) answer(r *http.Request, do call) (any, error) {
 	r, step := traces.Receive(r, a.traces, r.Method+" "+r.URL.Path)
 	defer step.End()
 	err := a.known(r)
+	if err == nil {
+		err = a.meant(r)
+	}
 	var answer any
 	if err == nil {
 		answer, err = do(r)
@@ -269,6 +272,20 @@ func (a *api) known(r *http.Request) error {
 		defer cancel()
 	}
 	return a.ready(ctx)
+}
+
+// meant refuses a call that changes something if another host is meant: one that had this host's name or
+// address before, or has it now.
+func (a *api) meant(r *http.Request) error {
+	want, here := r.Header.Get(escache.HeaderHostID), a.engine.HostID()
+	if want == "" || r.Method == http.MethodGet || want == here {
+		return nil
+	}
+	if here == "" {
+		return problem.New(escache.CodeRecovering, "this host has not read its volume group yet, so it does not know whether it is meant")
+	}
+	return problem.New(escache.CodeOtherHost,
+		"the call is for the host with id %q, and this one has id %q: another machine answers; nothing has changed", want, here)
 }
 
 func write(w http.ResponseWriter, status int, contentType string, answer any) {

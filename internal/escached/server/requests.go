@@ -88,6 +88,14 @@ func checkRef(ref escache.VolumeRef) error {
 	return nil
 }
 
+// checkCall checks what most calls begin with: the volume, and the epoch if one is given.
+func checkCall(ref escache.VolumeRef, epoch int64) error {
+	if epoch < 0 {
+		return cmp.Or(checkRef(ref), invalid("epoch: %d is negative", epoch))
+	}
+	return checkRef(ref)
+}
+
 func checkImageID(id string) error {
 	if len(id) > maxImageID || id != "" && !imageID.MatchString(id) {
 		return invalid("imageID: %q is not an image id; `rbd info` shows the id", id)
@@ -107,7 +115,8 @@ func checkBytes(key string, n int64) error {
 
 func checkReplica(r escache.ReplicaRequest) error {
 	errs := []error{
-		checkRef(r.VolumeRef), checkImageID(r.ImageID), checkBytes("sizeBytes", r.SizeBytes), checkBytes("cacheBytes", r.CacheBytes),
+		checkCall(r.VolumeRef, r.Epoch), checkImageID(r.ImageID),
+		checkBytes("sizeBytes", r.SizeBytes), checkBytes("cacheBytes", r.CacheBytes),
 	}
 	if r.CacheBytes < minCache {
 		errs = append(errs, invalid("cacheBytes: %d is less than %d, the smallest cache", r.CacheBytes, minCache))

@@ -181,6 +181,10 @@ func (v Volume) Fail(code escache.Code, format string, args ...any) error {
 	return problem.On(v.VolumeRef, code, format, args...)
 }
 
+// NotLate refuses a call that is about an earlier attachment than the newest that was seen here; see
+// problem.IfLate. Its caller has locked the volume.
+func (v Volume) NotLate(epoch int64) error { return problem.IfLate(v.VolumeRef, epoch, v.Epoch) }
+
 // About adds which volume an error of a layer is about. The error keeps its code.
 func (v Volume) About(err error) error {
 	if err == nil {

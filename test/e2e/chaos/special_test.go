@@ -167,7 +167,7 @@ func refused(then func(*scene)) func(*scene) {
 		if labtest.Engine() != escache.EngineLog {
 			s.writer.Broken(s)
 			s.writer = nil
-			if err := s.n1.API.Stop(s.Context(), s.v.VolumeRef); labtest.CodeOf(err) != escache.CodeCacheError {
+			if err := s.n1.API.Stop(s.Context(), escache.StopRequest{VolumeRef: s.v.VolumeRef}); labtest.CodeOf(err) != escache.CodeCacheError {
 				s.Errorf("stop: %v; want %s", err, escache.CodeCacheError)
 			}
 		}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/test/labtest"
@@ -99,8 +98,12 @@ func (l *life) connectedSteps() []step {
 			_, err := n1.API.DevConnect(ctx, v.ConnectRequest(epoch))
 			return err
 		}, write(0)},
-		{writethrough, func(ctx context.Context) error { return n1.API.SetMode(ctx, ref, escache.ModeWritethrough) }, write(1)},
-		{writeback, func(ctx context.Context) error { return n1.API.SetMode(ctx, ref, escache.ModeWriteback) }, write(2)},
+		{writethrough, func(ctx context.Context) error {
+			return n1.API.SetMode(ctx, escache.ModeRequest{VolumeRef: ref, Mode: escache.ModeWritethrough})
+		}, write(1)},
+		{writeback, func(ctx context.Context) error {
+			return n1.API.SetMode(ctx, escache.ModeRequest{VolumeRef: ref, Mode: escache.ModeWriteback})
+		}, write(2)},
 		{options, func(ctx context.Context) error {
 			want := escache.CacheOptions{HighWatermark: 60, LowWatermark: 40, MaxDirtyAgeSeconds: 3600}
 			answer, err := n1.API.SetOptions(ctx, escache.OptionsRequest{VolumeRef: ref, Epoch: epoch, Options: want})
@@ -110,13 +113,13 @@ func (l *life) connectedSteps() []step {
 			return err
 		}, write(4)},
 		{hold, func(ctx context.Context) error {
-			_, err := n1.API.Hold(ctx, ref, time.Minute)
+			_, err := n1.API.Hold(ctx, escache.HoldRequest{VolumeRef: ref, MaxSeconds: 60})
 			return err
 		}, nothing},
-		{release, func(ctx context.Context) error { return n1.API.Release(ctx, ref) }, write(3)},
+		{release, func(ctx context.Context) error { return n1.API.Release(ctx, escache.ReleaseRequest{VolumeRef: ref}) }, write(3)},
 		{resize, func(ctx context.Context) error {
 			v.Grow(t, v.SizeBytes+growth)
-			return n1.API.Resize(ctx, ref, v.SizeBytes+growth)
+			return n1.API.Resize(ctx, escache.ResizeRequest{VolumeRef: ref, SizeBytes: v.SizeBytes + growth})
 		}, write(v.SizeBytes / mib)},
 		{flush, func(ctx context.Context) error {
 			answer, err := n1.API.Flush(ctx, escache.FlushRequest{VolumeRef: ref, TimeoutSeconds: 60})
@@ -125,6 +128,6 @@ func (l *life) connectedSteps() []step {
 			}
 			return err
 		}, func() { n1.Verify(t, device, l.acks) }},
-		{stop, func(ctx context.Context) error { return n1.API.Stop(ctx, ref) }, nothing},
+		{stop, func(ctx context.Context) error { return n1.API.Stop(ctx, escache.StopRequest{VolumeRef: ref}) }, nothing},
 	}
 }

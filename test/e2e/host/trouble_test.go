@@ -34,7 +34,7 @@ func flushSurvivesStalledCeph(t *testing.T, lab *labtest.Lab) {
 	v.WaitForStatus(t, n1, "is flushing", timeout*time.Second, func(s escache.VolumeStatus) bool { return s.State == escache.StateFlushing })
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	if code := labtest.CodeOf(n1.API.Stop(ctx, v.VolumeRef)); code != escache.CodeBusy {
+	if code := labtest.CodeOf(n1.API.Stop(ctx, escache.StopRequest{VolumeRef: v.VolumeRef})); code != escache.CodeBusy {
 		t.Errorf("stop during the flush: %q, want busy", code)
 	}
 	got := <-answers

@@ -60,10 +60,13 @@ func (m *Maps) Has(ref escache.VolumeRef) bool {
 
 // Flush answers that nothing is dirty, if it is known that the image has no cache: then Ceph has every
 // write that was answered.
-func (m *Maps) Flush(ref escache.VolumeRef) (escache.FlushResponse, error) {
-	_, there, err := m.records.Get(ref)
-	if err == nil && !there {
-		err = problem.On(ref, escache.CodeBusy, "the image is being mapped; repeat flush when that has ended")
+func (m *Maps) Flush(req escache.FlushRequest) (escache.FlushResponse, error) {
+	record, there, err := m.records.Get(req.VolumeRef)
+	switch {
+	case err == nil && !there:
+		err = problem.On(req.VolumeRef, escache.CodeBusy, "the image is being mapped; repeat flush when that has ended")
+	case err == nil:
+		err = problem.IfLate(req.VolumeRef, req.Epoch, record.Epoch)
 	}
 	return escache.FlushResponse{Clean: err == nil}, err
 }
@@ -87,9 +90,8 @@ func (m *Maps) Connect(ctx context.Context, req escache.ConnectRequest) (escache
 	if err != nil {
 		return none, err
 	}
-	if req.Epoch < record.Epoch {
-		return none, problem.On(req.VolumeRef, escache.CodeStaleEpoch,
-			"epoch %d is older than %d, which was seen here; read the volume's record again", req.Epoch, record.Epoch)
+	if err := problem.IfLate(req.VolumeRef, req.Epoch, record.Epoch); err != nil {
+		return none, err
 	}
 	if there {
 		image, usable, err := m.usable(req)
@@ -246,8 +248,13 @@ func (m *Maps) clear(ctx context.Context, ref escache.VolumeRef) error {
 
 // Stop unmaps the image. It refuses while the device is open. It needs no record for that: nothing is ever
 // only on this host.
-func (m *Maps) Stop(ctx context.Context, ref escache.VolumeRef) error {
-	return m.with(ctx, ref, "stop", func(ctx context.Context, _ Record) error { return m.clear(ctx, ref) })
+func (m *Maps) Stop(ctx context.Context, req escache.StopRequest) error {
+	return m.with(ctx, req.VolumeRef, "stop", func(ctx context.Context, record Record) error {
+		if err := problem.IfLate(req.VolumeRef, req.Epoch, record.Epoch); err != nil {
+			return err
+		}
+		return m.clear(ctx, req.VolumeRef)
+	})
 }
 
 // Yield makes room for a replica on this host. It refuses while the image is mapped. Beside a replica that
@@ -311,6 +318,13 @@ func (m *Maps) Resize(ctx context.Context, req escache.ResizeRequest) error {
 		return err
 	}
 	defer done()
+	record, _, err := m.records.Get(req.VolumeRef)
+	if err != nil {
+		record = Record{VolumeRef: req.VolumeRef} // its size can be read all the same
+	}
+	if err := problem.IfLate(req.VolumeRef, req.Epoch, record.Epoch); err != nil {
+		return err
+	}
 	maps, err := m.Images.Find(req.Pool, req.Image)
 	switch {
 	case err != nil:
