@@ -15,7 +15,7 @@ const (
 	ConditionHealthy = "Healthy"
 	// ConditionRecordBehindDisks is true if a host or the image has seen a later attachment than the
 	// record speaks of, as after a restore of an old etcd. Nothing is attached, connected, moved or
-	// deleted then. A rebuild of the record removes it, and so does the next attachment that begins.
+	// deleted then. A rebuild of the record, or the next attachment that begins, removes it.
 	ConditionRecordBehindDisks = "RecordBehindDisks"
 	// ConditionCopyProven is false while the phase is Conflict. The message has what image and hosts say.
 	ConditionCopyProven = "CopyProven"

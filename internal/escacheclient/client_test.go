@@ -173,7 +173,7 @@ func TestThePauseBeforeARepeatIsTheCallers(t *testing.T) {
 			return nil, syscall.ECONNREFUSED
 		}
 		client := newClient(t, Options{BaseURL: "http://127.0.0.1:1", RepeatAfter: pause, Dial: refuse})
-		if err := client.Stop(t.Context(), ref); !errors.Is(err, ErrUnreachable) || dials.Load() != tries {
+		if err := client.Stop(t.Context(), escache.StopRequest{VolumeRef: ref}); !errors.Is(err, ErrUnreachable) || dials.Load() != tries {
 			t.Errorf("%s: %d tries instead of %d: %v", pause, dials.Load(), tries, err)
 		}
 	}

@@ -49,7 +49,7 @@ func Command(c *console.Console) *cobra.Command {
 			"--all re-creates the CacheVolumes that Kubernetes has lost, of images that this driver made, with their\n" +
 			"PersistentVolumes and claims. It takes from the images' metadata which volumes they are, and from the hosts which\n" +
 			"copy is current and how much is dirty. A volume of which a host does not answer waits; one whose copies differ is\n" +
-			"stopped until you choose with --use-copy. It also brings records up to date that a restore of etcd has set back.\n" +
+			"stopped until you choose with --use-copy. Records that a restore of etcd has set back are brought up to date.\n" +
 			"See docs/disaster-recovery.md and docs/restore-etcd.md first.",
 		Example: "  kubectl escache adopt --pool rbd --image volume-1f2e --storage-class escache --claim shop/data --apply\n" +
 			"  kubectl escache adopt --persistent-volume pvc-0a1b --storage-class escache\n" +

@@ -172,7 +172,8 @@ func (s *scene) adoptAll(exit int) map[string]v1alpha1.RebuiltVolume {
 	check(s, json.Unmarshal([]byte(said.Out), &found))
 	lines := map[string]v1alpha1.RebuiltVolume{}
 	for _, line := range found.Volumes {
-		s.Logf("%s: %s, epoch %d, truth in %s, outdated %q %s", line.Volume, line.Outcome, line.Epoch, line.Authority, line.Outdated, line.Message)
+		s.Logf("%s: %s, epoch %d, truth in %s, outdated %q %s",
+			line.Volume, line.Outcome, line.Epoch, line.Authority, line.Outdated, line.Message)
 		lines[line.Volume] = line
 	}
 	return lines
