@@ -86,7 +86,8 @@ func Command(c *console.Console) *cobra.Command {
 	flags.BoolVar(&f.apply, "apply", false, "do it; without, only check and print")
 	flags.DurationVar(&f.timeout, "timeout", 2*time.Minute, "stop waiting after this time")
 	flags.BoolVar(&f.all, "all", false,
-		"re-create lost records, and bring up to date those that were set back: of --pool, or of the pools of all StorageClasses of this driver; of one image with --image")
+		"re-create lost records, and bring up to date those that were set back: of --pool, or of the "+
+			"pools of all StorageClasses of this driver; of one image with --image")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "only check and print, as without --apply")
 	flags.StringVar(&f.fromCluster, "from-kubernetes-cluster", "",
 		"with --all, also take over the images that are marked with this UID, of a Kubernetes cluster that is gone for good")

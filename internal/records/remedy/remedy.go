@@ -120,8 +120,8 @@ func inTheWay() []known {
 		{reason: NoController, todo: "NAMESPACE get pods,leases: one pod of csi-controller has to run and to hold the lease; its log " +
 			"says what it waits for"},
 		{reason: PodsMissing, todo: "NAMESPACE get pods -o wide shows which pods are not ready, and on which hosts"},
-		{reason: CertificateEnds, todo: "see why it is not renewed: with tls.mode generated, the log of csi-controller says so; with certManager, " +
-			"its Certificate; with existing, put a new one into the Secret (docs/security.md)"},
+		{reason: CertificateEnds, todo: "see why it is not renewed: with tls.mode generated, the log of csi-controller says so; with " +
+			"certManager, its Certificate; with existing, put a new one into the Secret (docs/security.md)"},
 		{reason: HostCertificateEnds, todo: "see why csi-node on HOST does not renew it: its log and kubectl get csr say so; with " +
 			"tls.mode existing, replace it (docs/security.md). After its end no volume can be attached or detached there"},
 		{reason: PodWaits, todo: "see the message; kubectl describe pod shows all of its Events"},

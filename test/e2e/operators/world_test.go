@@ -162,6 +162,7 @@ func (w *world) lead(t *testing.T) {
 // images is a Ceph that has of each image what was noted on it last. Nothing else of it is asked for.
 type images struct {
 	volumes.Images
+
 	notes sync.Map // a volumes.Note by volumes.ImageRef
 }
 
