@@ -143,7 +143,7 @@ func (s *Steps) stopSetBack(ctx context.Context, v *v1alpha1.CacheVolume, r Rebu
 	v.Status.Phase = v1alpha1.VolumeConflict
 	meta.SetStatusCondition(&v.Status.Conditions, metav1.Condition{
 		Type: v1alpha1.ConditionCopyProven, Status: metav1.ConditionFalse, Reason: "RecordWasSetBack",
-		Message: "the record is being brought up to date; if this stays, ask again: kubectl escache adopt --all",
+		Message:            "the record is being brought up to date; if this stays, ask again: kubectl escache adopt --all",
 		ObservedGeneration: v.Generation,
 	})
 	if err := s.UpdateStatus(ctx, v, "it was set back"); err != nil {
