@@ -3,6 +3,8 @@
 package host
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -39,6 +41,13 @@ func peerWithoutDiskIsLost(t *testing.T, lab *labtest.Lab) {
 	lab.FailDisk(t, n2)
 	v.WaitUntilOutdated(t, n2, noticeLimit)
 	v.WaitForStatus(t, n1, "may go on alone", noticeLimit, func(s escache.VolumeStatus) bool { return s.MayGoOnAlone })
+	labtest.WaitForCommand(t, "DRBD is told not to freeze, after the arbiter has answered", noticeLimit, func(ctx context.Context) error {
+		options, err := n1.Try(ctx, nil, "drbdsetup", "show")
+		if err == nil && !strings.Contains(options, "resource-only") {
+			err = errors.New(options)
+		}
+		return err
+	})
 	lab.CutSome(t, n1, labclient.Cut{From: labclient.CutControlPlane})
 	lab.PowerOff(t, n2)
 	v.WaitForStatus(t, n1, "has lost its peer", noticeLimit, func(s escache.VolumeStatus) bool { return !s.Peers[0].Linked() })
