@@ -35,10 +35,7 @@ func Parse(cert, private []byte) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	certificate, err := x509.ParseCertificate(pair.Certificate[0])
-	if err != nil {
-		return nil, err
-	}
+	certificate := pair.Leaf
 	if !certificate.IsCA {
 		return nil, fmt.Errorf("the certificate of %q is not an authority's", certificate.Subject)
 	}

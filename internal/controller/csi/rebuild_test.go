@@ -99,8 +99,8 @@ func (w *world) used(id string, dirty int64) *v1alpha1.CacheVolume {
 	_, err := w.publish(id, v.Spec.Replicas[0])
 	must(w.t, err)
 	v = w.volume(id)
-	for n, node := range v.Spec.Replicas {
-		w.host(node).See(ref(v), v.Spec.Replicas[1-n], escache.LinkConnected, escache.DiskUpToDate)
+	w.linked(v)
+	for _, node := range v.Spec.Replicas {
 		w.host(node).Write(ref(v), dirty)
 	}
 	return v

@@ -21,18 +21,19 @@ func (w *world) linked(v *v1alpha1.CacheVolume) {
 	}
 }
 
-// seenOn has a host know an attachment, as a standby that was written to in it.
-func (w *world) seenOn(node string, v *v1alpha1.CacheVolume, epoch int64) {
+// provenSince makes a volume as writtenSince does. Both hosts know the later attachment, and their copies are equal.
+func (w *world) provenSince(id string) (v *v1alpha1.CacheVolume, holder, partner string) {
 	w.t.Helper()
-	w.host(node).Change(ref(v), func(s *escache.VolumeStatus) { s.Epoch = epoch })
+	v, holder, partner = w.writtenSince(id)
+	w.host(partner).Change(ref(v), func(s *escache.VolumeStatus) { s.Epoch = 2 })
+	w.linked(v)
+	return v, holder, partner
 }
 
 // TestARecordThatWasSetBackIsBroughtUpToDate: image and hosts know what the record has lost.
 func TestARecordThatWasSetBackIsBroughtUpToDate(t *testing.T) {
 	w := newWorld(t)
-	v, holder, partner := w.writtenSince("pvc-1")
-	w.seenOn(partner, v, 2)
-	w.linked(v)
+	v, holder, partner := w.provenSince("pvc-1")
 	image := volumes.ImageOf(v).Image
 	_, err := w.publish("pvc-1", holder)
 	wants(t, err, codes.FailedPrecondition, "older than", "docs/restore-etcd.md")
@@ -137,9 +138,7 @@ func TestARecordThatIsTheNewestStays(t *testing.T) {
 // TestTheUpdateOfARecordGoesOnAfterACrash, and the volume is stopped until it ends.
 func TestTheUpdateOfARecordGoesOnAfterACrash(t *testing.T) {
 	w := newWorld(t)
-	v, holder, partner := w.writtenSince("pvc-1")
-	w.seenOn(partner, v, 2)
-	w.linked(v)
+	v, holder, _ := w.provenSince("pvc-1")
 	image := volumes.ImageOf(v).Image
 	w.images.left, w.images.failFence = map[volumes.ImageRef][]string{volumes.ImageOf(v): {oldClient}}, volumes.ErrUnavailable
 	if line := w.rebuild(nil)[image]; line.Outcome != v1alpha1.RebuildWaits {
@@ -160,9 +159,7 @@ func TestTheUpdateOfARecordGoesOnAfterACrash(t *testing.T) {
 // TestARecordOfAnotherPlaceIsNotBroughtUpToDate: the volume has moved since, and a record cannot change that.
 func TestARecordOfAnotherPlaceIsNotBroughtUpToDate(t *testing.T) {
 	w := newWorld(t)
-	v, _, partner := w.writtenSince("pvc-1")
-	w.seenOn(partner, v, 2)
-	w.linked(v)
+	v, _, _ := w.provenSince("pvc-1")
 	image := volumes.ImageOf(v)
 	now := w.volume("pvc-1")
 	now.Spec.Port++
