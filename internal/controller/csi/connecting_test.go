@@ -11,30 +11,31 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/volumes"
+	"github.com/escache/escache-csi/test/csitest"
 )
 
 // connecting makes a volume that was taken by force from a node whose dev_connect had begun and had not
 // mapped the image yet: nobody knew a client of that node.
 func (w *world) connecting(id string) (v *v1alpha1.CacheVolume, dead, partner string) {
-	w.t.Helper()
-	v = w.create(id)
+	w.T.Helper()
+	v = w.Create(id)
 	dead, partner = v.Spec.Replicas[0], v.Spec.Replicas[1]
-	_, err := w.publish(id, dead)
-	must(w.t, err)
-	w.host(dead).Stop()
-	w.taint(dead)
-	w.poll()
-	must(w.t, w.unpublish(id, dead))
-	return w.volume(id), dead, partner
+	_, err := w.Publish(id, dead)
+	csitest.Must(w.T, err)
+	w.Host(dead).Stop()
+	w.Taint(dead)
+	w.Poll()
+	csitest.Must(w.T, w.Unpublish(id, dead))
+	return w.Volume(id), dead, partner
 }
 
 // clientAt is a Ceph client at the address of a host.
 func (w *world) clientAt(node string) string {
-	return w.fleet.Node(node).Status.Addresses[0].Address + ":0/7"
+	return w.Fleet.Node(node).Status.Addresses[0].Address + ":0/7"
 }
 
 func (w *world) open(v *v1alpha1.CacheVolume, clients ...string) {
-	w.images.open[volumes.ImageOf(v)] = clients
+	w.Images.Open[volumes.ImageOf(v)] = clients
 }
 
 // TestANodeOfWhichNoClientWasKnownMayStillMapTheImage: it was given up while it connected. Its map comes
@@ -45,8 +46,8 @@ func TestANodeOfWhichNoClientWasKnownMayStillMapTheImage(t *testing.T) {
 		v, dead, partner := w.connecting("pvc-1")
 		late := w.clientAt(dead)
 		w.open(v, late)
-		_, err := w.publish("pvc-1", partner)
-		must(t, err)
+		_, err := w.Publish("pvc-1", partner)
+		csitest.Must(t, err)
 		w.isFenced("pvc-1", dead, late)
 	})
 	t.Run("before somebody writes back for a third node", func(t *testing.T) {
@@ -54,89 +55,89 @@ func TestANodeOfWhichNoClientWasKnownMayStillMapTheImage(t *testing.T) {
 		v, dead, _ := w.connecting("pvc-1")
 		late := w.clientAt(dead)
 		w.open(v, late)
-		_, err := w.publish("pvc-1", other(v))
-		must(t, err)
+		_, err := w.Publish("pvc-1", csitest.Other(v))
+		csitest.Must(t, err)
 		w.isFenced("pvc-1", dead, late)
 	})
 	t.Run("after that", func(t *testing.T) {
 		w := newWorld(t)
 		v, dead, partner := w.connecting("pvc-1")
-		_, err := w.publish("pvc-1", partner)
-		must(t, err)
+		_, err := w.Publish("pvc-1", partner)
+		csitest.Must(t, err)
 		late, holder := w.clientAt(dead), w.clientAt(partner)
 		w.open(v, late, holder)
-		must(t, w.locked.FenceLate(context.Background(), "pvc-1"))
+		csitest.Must(t, w.Locked.FenceLate(context.Background(), "pvc-1"))
 		w.isFenced("pvc-1", dead, late)
-		if slices.Contains(w.images.fenced, holder) {
-			t.Errorf("the holder itself is fenced: %v", w.images.fenced)
+		if slices.Contains(w.Images.Fenced, holder) {
+			t.Errorf("the holder itself is fenced: %v", w.Images.Fenced)
 		}
 	})
 	t.Run("after that, from an address that another volume's record tells", func(t *testing.T) {
 		const late = "10.0.0.77:0/2"
 		w := newWorld(t)
 		v, dead, partner := w.connecting("pvc-1")
-		second := w.create("pvc-2")
+		second := w.Create("pvc-2")
 		second.Status.AttachedNode, second.Status.ClientAddress = dead, "10.0.0.77:0/1"
-		must(t, w.api.Status().Update(t.Context(), second))
-		_, err := w.publish("pvc-1", partner)
-		must(t, err)
+		csitest.Must(t, w.API.Status().Update(t.Context(), second))
+		_, err := w.Publish("pvc-1", partner)
+		csitest.Must(t, err)
 		w.open(v, late)
-		must(t, w.locked.FenceLate(t.Context(), "pvc-1"))
+		csitest.Must(t, w.Locked.FenceLate(t.Context(), "pvc-1"))
 		w.isFenced("pvc-1", dead, late)
 	})
 	t.Run("after the next holder's client is on record, whose lock it has broken", func(t *testing.T) {
 		w := newWorld(t)
 		v, dead, partner := w.connecting("pvc-1")
-		_, err := w.publish("pvc-1", partner)
-		must(t, err)
+		_, err := w.Publish("pvc-1", partner)
+		csitest.Must(t, err)
 		late, holder := w.clientAt(dead), w.clientAt(partner)
-		now := w.volume("pvc-1")
+		now := w.Volume("pvc-1")
 		now.Status.ClientAddress = holder
-		must(t, w.api.Status().Update(t.Context(), now))
+		csitest.Must(t, w.API.Status().Update(t.Context(), now))
 		w.open(v, late, holder)
-		must(t, w.locked.FenceLate(t.Context(), "pvc-1"))
+		csitest.Must(t, w.Locked.FenceLate(t.Context(), "pvc-1"))
 		w.isFenced("pvc-1", dead, late)
-		if slices.Contains(w.images.fenced, holder) {
-			t.Errorf("the holder itself is fenced: %v", w.images.fenced)
+		if slices.Contains(w.Images.Fenced, holder) {
+			t.Errorf("the holder itself is fenced: %v", w.Images.Fenced)
 		}
 	})
 	t.Run("although its escached answered that there is no device", func(t *testing.T) {
 		w := newWorld(t)
-		v := w.create("pvc-1")
+		v := w.Create("pvc-1")
 		dead, partner := v.Spec.Replicas[0], v.Spec.Replicas[1]
-		_, err := w.publish("pvc-1", dead)
-		must(t, err)
-		w.taint(dead) // its kubelet is dead
-		must(t, w.unpublish("pvc-1", dead))
+		_, err := w.Publish("pvc-1", dead)
+		csitest.Must(t, err)
+		w.Taint(dead) // its kubelet is dead
+		csitest.Must(t, w.Unpublish("pvc-1", dead))
 		late := w.clientAt(dead)
 		w.open(v, late)
-		_, err = w.publish("pvc-1", partner)
-		must(t, err)
+		_, err = w.Publish("pvc-1", partner)
+		csitest.Must(t, err)
 		w.isFenced("pvc-1", dead, late)
 	})
 	t.Run("without a cache", func(t *testing.T) {
 		w := newWorld(t)
-		v := w.usedOnce("pvc-1")
-		_, err := w.publish("pvc-1", "n9")
-		must(t, err)
-		w.host("n9").Stop()
-		w.taint("n9")
-		must(t, w.unpublish("pvc-1", "n9"))
+		v := w.UsedOnce("pvc-1")
+		_, err := w.Publish("pvc-1", "n9")
+		csitest.Must(t, err)
+		w.Host("n9").Stop()
+		w.Taint("n9")
+		csitest.Must(t, w.Unpublish("pvc-1", "n9"))
 		late := w.clientAt("n9")
 		w.open(v, late)
-		_, err = w.publish("pvc-1", v.Spec.Replicas[0])
-		must(t, err)
+		_, err = w.Publish("pvc-1", v.Spec.Replicas[0])
+		csitest.Must(t, err)
 		w.isFenced("pvc-1", "n9", late)
 	})
 }
 
 // isFenced fails unless the client is on the blocklist, and on record as the node's.
 func (w *world) isFenced(id, node, client string) {
-	w.t.Helper()
-	entries := w.volume(id).Status.Fenced
+	w.T.Helper()
+	entries := w.Volume(id).Status.Fenced
 	known := slices.ContainsFunc(entries, func(c v1alpha1.FencedClient) bool { return c.Node == node && c.Address == client })
-	if !known || !slices.Contains(w.images.fenced, client) {
-		w.t.Errorf("%s of %s: fenced are %v, on record are %+v", client, node, w.images.fenced, entries)
+	if !known || !slices.Contains(w.Images.Fenced, client) {
+		w.T.Errorf("%s of %s: fenced are %v, on record are %+v", client, node, w.Images.Fenced, entries)
 	}
 }
 
@@ -152,30 +153,30 @@ func TestANodeThatMayStillMapTheImageIsForgottenOnceItCannot(t *testing.T) {
 		return w, v, dead, partner
 	}
 	left := func(w *world, want int) {
-		w.t.Helper()
-		n, err := w.locked.Unfence(w.t.Context(), "pvc-1")
-		must(w.t, err)
-		if got := len(w.volume("pvc-1").Status.Fenced); n != want || got != want || len(w.images.fenced) > 0 {
-			w.t.Errorf("%d are left, on record are %d, want %d; on the blocklist are %v", n, got, want, w.images.fenced)
+		w.T.Helper()
+		n, err := w.Locked.Unfence(w.T.Context(), "pvc-1")
+		csitest.Must(w.T, err)
+		if got := len(w.Volume("pvc-1").Status.Fenced); n != want || got != want || len(w.Images.Fenced) > 0 {
+			w.T.Errorf("%d are left, on record are %d, want %d; on the blocklist are %v", n, got, want, w.Images.Fenced)
 		}
 	}
 	age := func(w *world) {
-		v := w.volume("pvc-1")
+		v := w.Volume("pvc-1")
 		v.Status.Fenced[0].Time = metav1.NewTime(time.Now().Add(-time.Hour))
-		must(w.t, w.api.Status().Update(w.t.Context(), v))
+		csitest.Must(w.T, w.API.Status().Update(w.T.Context(), v))
 	}
 	t.Run("it answers, and a dev_connect may still run", func(t *testing.T) {
 		w, _, dead, _ := begin(t)
-		w.host(dead).Restart(t)
+		w.Host(dead).Restart(t)
 		left(w, 1)
 		age(w)
 		left(w, 0)
 	})
 	t.Run("it was frozen in a dev_connect, which goes on", func(t *testing.T) {
 		w, v, dead, _ := begin(t)
-		w.host(dead).Restart(t)
+		w.Host(dead).Restart(t)
 		going := func(on bool) {
-			w.host(dead).Change(ref(v), func(s *escache.VolumeStatus) { s.Connecting = on })
+			w.Host(dead).Change(csitest.Ref(v), func(s *escache.VolumeStatus) { s.Connecting = on })
 		}
 		going(true)
 		age(w)
@@ -190,16 +191,16 @@ func TestANodeThatMayStillMapTheImageIsForgottenOnceItCannot(t *testing.T) {
 	})
 	t.Run("it has the device", func(t *testing.T) {
 		w, v, dead, _ := begin(t)
-		w.host(dead).Restart(t)
-		w.host(dead).Connect(ref(v), w.clientAt(dead))
+		w.Host(dead).Restart(t)
+		w.Host(dead).Connect(csitest.Ref(v), w.clientAt(dead))
 		age(w)
 		left(w, 1)
 	})
 	t.Run("its escached has confirmed a later attachment", func(t *testing.T) {
 		w, _, dead, partner := begin(t)
-		w.host(dead).Restart(t)
-		_, err := w.publish("pvc-1", partner) // which refuses an older dev_connect from then on
-		must(t, err)
+		w.Host(dead).Restart(t)
+		_, err := w.Publish("pvc-1", partner) // which refuses an older dev_connect from then on
+		csitest.Must(t, err)
 		left(w, 0)
 	})
 }
@@ -209,13 +210,13 @@ func TestANodeThatMayStillMapTheImageIsForgottenOnceItCannot(t *testing.T) {
 func TestANodeThatMayHaveMappedTheImageGivesItsDeviceUp(t *testing.T) {
 	w := newWorld(t)
 	v, late, partner := w.connecting("pvc-1")
-	w.host(late).Restart(t)
-	w.host(late).Stage(ref(v), w.clientAt(late), 1, escache.ModeWriteback)
-	w.host(late).Supersede(ref(v), 2)
+	w.Host(late).Restart(t)
+	w.Host(late).Stage(csitest.Ref(v), w.clientAt(late), 1, escache.ModeWriteback)
+	w.Host(late).Supersede(csitest.Ref(v), 2)
 	w.open(v, w.clientAt(late))
-	_, err := w.publish("pvc-1", partner)
-	must(t, err)
-	if s := w.host(late).Status(ref(v)); s.Device != "" {
+	_, err := w.Publish("pvc-1", partner)
+	csitest.Must(t, err)
+	if s := w.Host(late).Status(csitest.Ref(v)); s.Device != "" {
 		t.Errorf("node %s still has the device: %+v", late, s)
 	}
 	w.isFenced("pvc-1", late, w.clientAt(late))
@@ -225,17 +226,17 @@ func TestANodeThatMayHaveMappedTheImageGivesItsDeviceUp(t *testing.T) {
 // volume, so no dev_connect can succeed there.
 func TestAnAttachmentThatNeverReachedItsHostLeavesNobodyToFence(t *testing.T) {
 	w := newWorld(t)
-	v, kept, _ := w.usedBefore("pvc-1")
-	w.host(kept).Stop() // the poll has not noticed
-	dead := w.mortal(1)
-	w.restart()
-	if _, err := w.publish("pvc-1", other(v)); err == nil || !*dead {
+	v, kept, _ := w.UsedBefore("pvc-1")
+	w.Host(kept).Stop() // the poll has not noticed
+	dead := w.Mortal(1)
+	w.Restart()
+	if _, err := w.Publish("pvc-1", csitest.Other(v)); err == nil || !*dead {
 		t.Fatalf("died: %v: %v", *dead, err)
 	}
-	w.cached = w.api
-	w.restart()
-	must(t, w.unpublish("pvc-1", other(v)))
-	if s := w.volume("pvc-1").Status; s.AttachedNode != "" || len(s.Fenced) > 0 {
+	w.Cached = w.API
+	w.Restart()
+	csitest.Must(t, w.Unpublish("pvc-1", csitest.Other(v)))
+	if s := w.Volume("pvc-1").Status; s.AttachedNode != "" || len(s.Fenced) > 0 {
 		t.Errorf("status %+v", s)
 	}
 }

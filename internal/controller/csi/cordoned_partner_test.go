@@ -12,30 +12,32 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/cachevolume"
+	"github.com/escache/escache-csi/test/csitest"
 )
 
 // cordon keeps new replicas off hosts of the group.
 func (w *world) cordon(nodes ...string) {
-	w.t.Helper()
+	w.T.Helper()
 	g := &v1alpha1.NodeGroup{}
-	must(w.t, w.api.Get(w.t.Context(), client.ObjectKey{Name: "g1"}, g))
+	csitest.Must(w.T, w.API.Get(w.T.Context(), client.ObjectKey{Name: "g1"}, g))
 	g.Spec.CordonedNodes = nodes
-	must(w.t, w.api.Update(w.t.Context(), g))
-	w.poll()
+	csitest.Must(w.T, w.API.Update(w.T.Context(), g))
+	w.Poll()
 }
 
 // A pod is drained off a host that is evacuated, in a group of three whose third host is down.
 func TestACordonedPartnerThatAnswersIsKeptIfNoOtherHostCanStandIn(t *testing.T) {
 	w := newWorld(t)
-	v, first, second := w.usedBefore("pvc-1")
-	third := other(v)
+	v, first, second := w.UsedBefore("pvc-1")
+	third := csitest.Other(v)
 	w.cordon(first)
-	w.host(third).Stop()
-	w.poll()
-	_, err := w.publish("pvc-1", second)
-	must(t, err)
-	now := w.volume("pvc-1")
-	if !slices.Equal(now.Spec.Replicas, v.Spec.Replicas) || now.Spec.LinkGeneration != v.Spec.LinkGeneration || now.Status.AttachedNode != second {
+	w.Host(third).Stop()
+	w.Poll()
+	_, err := w.Publish("pvc-1", second)
+	csitest.Must(t, err)
+	now := w.Volume("pvc-1")
+	if !slices.Equal(now.Spec.Replicas, v.Spec.Replicas) || now.Spec.LinkGeneration != v.Spec.LinkGeneration ||
+		now.Status.AttachedNode != second {
 		t.Errorf("spec %+v, status %+v", now.Spec, now.Status)
 	}
 	if s := now.Status; s.Authority != v1alpha1.AuthorityCache || len(s.Outdated) > 0 {
@@ -45,11 +47,11 @@ func TestACordonedPartnerThatAnswersIsKeptIfNoOtherHostCanStandIn(t *testing.T) 
 
 func TestACordonedPartnerIsLeftIfAnotherHostCanStandIn(t *testing.T) {
 	w := newWorld(t)
-	v, first, second := w.usedBefore("pvc-1")
+	v, first, second := w.UsedBefore("pvc-1")
 	w.cordon(first)
-	_, err := w.publish("pvc-1", second)
-	must(t, err)
-	if on := w.volume("pvc-1").Spec.Replicas; !slices.Contains(on, other(v)) || slices.Contains(on, first) {
+	_, err := w.Publish("pvc-1", second)
+	csitest.Must(t, err)
+	if on := w.Volume("pvc-1").Spec.Replicas; !slices.Contains(on, csitest.Other(v)) || slices.Contains(on, first) {
 		t.Errorf("replicas on %v", on)
 	}
 }
@@ -57,23 +59,23 @@ func TestACordonedPartnerIsLeftIfAnotherHostCanStandIn(t *testing.T) {
 // What a cordoned host does not have any more, or what is old there, would have to be created there again.
 func TestACordonedHostGetsNoReplica(t *testing.T) {
 	for what, change := range map[string]func(w *world, first string){
-		"it does not answer":  func(w *world, first string) { w.host(first).Stop() },
-		"it has lost its own": func(w *world, first string) { w.host(first).Forget() },
+		"it does not answer":  func(w *world, first string) { w.Host(first).Stop() },
+		"it has lost its own": func(w *world, first string) { w.Host(first).Forget() },
 		"its own is old": func(w *world, first string) {
-			v := w.volume("pvc-1")
+			v := w.Volume("pvc-1")
 			v.Status.Outdated = []string{first}
-			must(w.t, w.api.Status().Update(w.t.Context(), v))
+			csitest.Must(w.T, w.API.Status().Update(w.T.Context(), v))
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			w := newWorld(t)
-			v, first, second := w.usedBefore("pvc-1")
+			v, first, second := w.UsedBefore("pvc-1")
 			change(w, first)
 			w.cordon(first)
-			w.host(other(v)).Stop()
-			w.poll()
-			_, err := w.publish("pvc-1", second)
-			wants(t, err, codes.Unavailable, "no other host can stand in")
+			w.Host(csitest.Other(v)).Stop()
+			w.Poll()
+			_, err := w.Publish("pvc-1", second)
+			csitest.Wants(t, err, codes.Unavailable, "no other host can stand in")
 		})
 	}
 }
@@ -86,44 +88,49 @@ func TestBesideAnEvacuatedHostAVolumeWritesThroughFromTheBeginning(t *testing.T)
 		there   bool // it is attached to that host itself
 		through bool
 	}{
-		"its second copy is there":                  {func(*v1alpha1.CacheFlushSpec) {}, false, false, true},
-		"it is attached there":                      {func(s *v1alpha1.CacheFlushSpec) { s.SecondCopies = false }, false, true, true},
-		"second copies are not protected":           {func(s *v1alpha1.CacheFlushSpec) { s.SecondCopies = false }, false, false, false},
-		"the evacuation ends":                       {func(*v1alpha1.CacheFlushSpec) {}, true, false, false},
-		"another host is evacuated":                 {func(s *v1alpha1.CacheFlushSpec) { s.Node = "n9" }, false, false, false},
-		"a flush, which does not last":              {func(s *v1alpha1.CacheFlushSpec) { s.Mode, s.SecondCopies = v1alpha1.FlushModeFlush, false }, false, true, false},
-		"a drain of another volume, which is named": {func(s *v1alpha1.CacheFlushSpec) { s.Node, s.Volume = "", "pvc-2" }, false, true, false},
+		"its second copy is there":        {func(*v1alpha1.CacheFlushSpec) {}, false, false, true},
+		"it is attached there":            {func(s *v1alpha1.CacheFlushSpec) { s.SecondCopies = false }, false, true, true},
+		"second copies are not protected": {func(s *v1alpha1.CacheFlushSpec) { s.SecondCopies = false }, false, false, false},
+		"the evacuation ends":             {func(*v1alpha1.CacheFlushSpec) {}, true, false, false},
+		"another host is evacuated":       {func(s *v1alpha1.CacheFlushSpec) { s.Node = "n9" }, false, false, false},
+		"a flush, which does not last": {func(s *v1alpha1.CacheFlushSpec) {
+			s.Mode, s.SecondCopies = v1alpha1.FlushModeFlush,
+				false
+		}, false, true, false},
+		"a drain of another volume, which is named": {func(s *v1alpha1.CacheFlushSpec) { s.Node, s.Volume = "", "pvc-2" }, false, true,
+			false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			v, first, second := w.usedBefore("pvc-1")
+			v, first, second := w.UsedBefore("pvc-1")
 			w.cordon(first)
-			w.host(other(v)).Stop()
-			w.poll()
+			w.Host(csitest.Other(v)).Stop()
+			w.Poll()
 			f := &v1alpha1.CacheFlush{ObjectMeta: metav1.ObjectMeta{Name: "evacuate", Finalizers: []string{v1alpha1.FlushFinalizer}}}
 			f.Spec = v1alpha1.CacheFlushSpec{Node: first, Mode: v1alpha1.FlushModeDrain, SecondCopies: true}
 			tc.spec(&f.Spec)
-			must(t, w.api.Create(t.Context(), f))
+			csitest.Must(t, w.API.Create(t.Context(), f))
 			if tc.deleted {
-				must(t, w.api.Delete(t.Context(), f))
+				csitest.Must(t, w.API.Delete(t.Context(), f))
 			}
 			node := second
 			if tc.there {
 				node = first
 			}
-			out, err := w.publish("pvc-1", node)
-			must(t, err)
-			v = w.volume("pvc-1")
+			out, err := w.Publish("pvc-1", node)
+			csitest.Must(t, err)
+			v = w.Volume("pvc-1")
 			through := v.Status.Authority == v1alpha1.AuthorityCeph && len(authority.Claims(v)) == 1 &&
 				cachevolume.ConnectRequest(v).Options.Mode == escache.ModeWritethrough
 			if through != tc.through || v.Status.AttachedNode != node || !through && len(v.Status.WriteThrough) > 0 {
 				t.Errorf("status %+v", v.Status)
 			}
-			again, err := w.publish("pvc-1", node)
+			again, err := w.Publish("pvc-1", node)
 			if err != nil || again[v1alpha1.PublishContextEpoch] != out[v1alpha1.PublishContextEpoch] {
 				t.Errorf("repeated: %v, %v", again, err)
 			}
-			if now := w.volume("pvc-1"); !slices.Equal(authority.Claims(now), authority.Claims(v)) || now.Status.Authority != v.Status.Authority {
+			if now := w.Volume("pvc-1"); !slices.Equal(authority.Claims(now), authority.Claims(v)) ||
+				now.Status.Authority != v.Status.Authority {
 				t.Errorf("repeated: status %+v", now.Status)
 			}
 		})

@@ -9,26 +9,27 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/test/csitest"
 )
 
 // takenDrained makes a drained volume that was taken by force from a holder that lives: its kubelet is
 // dead, its host is not. Ceph has everything.
 func (w *world) takenDrained(id string) (v *v1alpha1.CacheVolume, holder, partner string) {
-	w.t.Helper()
-	v = w.create(id)
+	w.T.Helper()
+	v = w.Create(id)
 	holder, partner = v.Spec.Replicas[0], v.Spec.Replicas[1]
-	_, err := w.publish(id, holder)
-	must(w.t, err)
-	w.host(holder).Stage(ref(v), oldClient, 1, escache.ModeWritethrough)
-	v = w.volume(id)
-	v.Status.Authority, v.Status.ClientAddress = v1alpha1.AuthorityCeph, oldClient
+	_, err := w.Publish(id, holder)
+	csitest.Must(w.T, err)
+	w.Host(holder).Stage(csitest.Ref(v), csitest.OldClient, 1, escache.ModeWritethrough)
+	v = w.Volume(id)
+	v.Status.Authority, v.Status.ClientAddress = v1alpha1.AuthorityCeph, csitest.OldClient
 	v.Status.WriteThrough = []v1alpha1.WriteThroughClaim{{Owner: "somebody", Epoch: 1}}
-	must(w.t, w.api.Status().Update(context.Background(), v))
-	w.taint(holder)
-	must(w.t, w.unpublish(id, holder))
-	v = w.volume(id)
+	csitest.Must(w.T, w.API.Status().Update(context.Background(), v))
+	w.Taint(holder)
+	csitest.Must(w.T, w.Unpublish(id, holder))
+	v = w.Volume(id)
 	if s := v.Status; s.AttachedNode != "" || s.Authority != v1alpha1.AuthorityCeph || len(s.Fenced) != 1 {
-		w.t.Fatalf("status %+v", s)
+		w.T.Fatalf("status %+v", s)
 	}
 	return v, holder, partner
 }
@@ -37,7 +38,7 @@ func (w *world) takenDrained(id string) (v *v1alpha1.CacheVolume, holder, partne
 // holder still has keeps nobody out.
 func TestADrainedVolumeIsUsableWhileItsFormerHolderLives(t *testing.T) {
 	linked := func(w *world, v *v1alpha1.CacheVolume, holder, partner string) {
-		w.host(holder).Change(ref(v), func(s *escache.VolumeStatus) {
+		w.Host(holder).Change(csitest.Ref(v), func(s *escache.VolumeStatus) {
 			s.Peers = []escache.Peer{{Name: partner, ConnectionState: escache.LinkConnected, DiskState: escache.DiskUpToDate}}
 		})
 	}
@@ -45,20 +46,20 @@ func TestADrainedVolumeIsUsableWhileItsFormerHolderLives(t *testing.T) {
 		w := newWorld(t)
 		v, holder, partner := w.takenDrained("pvc-1")
 		linked(w, v, holder, partner)
-		w.host(holder).Supersede(ref(v), 2)
-		_, err := w.publish("pvc-1", partner)
-		must(t, err)
-		if s := w.host(holder).Status(ref(v)); s.Device != "" {
+		w.Host(holder).Supersede(csitest.Ref(v), 2)
+		_, err := w.Publish("pvc-1", partner)
+		csitest.Must(t, err)
+		if s := w.Host(holder).Status(csitest.Ref(v)); s.Device != "" {
 			t.Errorf("node %s still has the device: %+v", holder, s)
 		}
 	})
 	t.Run("on a third node", func(t *testing.T) {
 		w := newWorld(t)
 		v, holder, _ := w.takenDrained("pvc-1")
-		w.host(holder).Supersede(ref(v), 2)
-		_, err := w.publish("pvc-1", other(v))
-		must(t, err)
-		if now := w.volume("pvc-1"); !now.Spec.HasReplica(other(v)) || now.Status.AttachedNode != other(v) {
+		w.Host(holder).Supersede(csitest.Ref(v), 2)
+		_, err := w.Publish("pvc-1", csitest.Other(v))
+		csitest.Must(t, err)
+		if now := w.Volume("pvc-1"); !now.Spec.HasReplica(csitest.Other(v)) || now.Status.AttachedNode != csitest.Other(v) {
 			t.Errorf("record %+v %+v", now.Spec, now.Status)
 		}
 	})
@@ -66,8 +67,8 @@ func TestADrainedVolumeIsUsableWhileItsFormerHolderLives(t *testing.T) {
 		w := newWorld(t)
 		v, holder, partner := w.takenDrained("pvc-1")
 		linked(w, v, holder, partner)
-		_, err := w.publish("pvc-1", partner)
-		wants(t, err, codes.Unavailable, holder, "still has its device")
+		_, err := w.Publish("pvc-1", partner)
+		csitest.Wants(t, err, codes.Unavailable, holder, "still has its device")
 	})
 }
 
@@ -76,31 +77,31 @@ func TestADrainedVolumeIsUsableWhileItsFormerHolderLives(t *testing.T) {
 func TestADeviceThatWasGivenUpAndIsStillOpenKeepsNobodyOut(t *testing.T) {
 	for name, choose := range map[string]func(v *v1alpha1.CacheVolume, partner string) string{
 		"on its partner":  func(_ *v1alpha1.CacheVolume, partner string) string { return partner },
-		"on a third node": func(v *v1alpha1.CacheVolume, _ string) string { return other(v) },
+		"on a third node": func(v *v1alpha1.CacheVolume, _ string) string { return csitest.Other(v) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			v, holder, partner := w.takenDrained("pvc-1")
-			w.host(holder).Supersede(ref(v), 2)
-			mounted, err := w.host(holder).Open(t.Context(), w.host(holder).Status(ref(v)).Device)
-			must(t, err)
-			_, err = w.publish("pvc-1", choose(v, partner))
-			must(t, err)
-			now := w.volume("pvc-1")
-			if now.Spec.HasReplica(holder) || !w.fleet.On(ref(v))[partner] || !w.fleet.On(ref(v))[other(v)] {
-				t.Errorf("replicas on %v, by the record on %v", w.fleet.On(ref(v)), now.Spec.Replicas)
+			w.Host(holder).Supersede(csitest.Ref(v), 2)
+			mounted, err := w.Host(holder).Open(t.Context(), w.Host(holder).Status(csitest.Ref(v)).Device)
+			csitest.Must(t, err)
+			_, err = w.Publish("pvc-1", choose(v, partner))
+			csitest.Must(t, err)
+			now := w.Volume("pvc-1")
+			if now.Spec.HasReplica(holder) || !w.Fleet.On(csitest.Ref(v))[partner] || !w.Fleet.On(csitest.Ref(v))[csitest.Other(v)] {
+				t.Errorf("replicas on %v, by the record on %v", w.Fleet.On(csitest.Ref(v)), now.Spec.Replicas)
 			}
 			group := &v1alpha1.NodeGroup{}
-			must(t, w.api.Get(t.Context(), client.ObjectKey{Name: "g1"}, group))
+			csitest.Must(t, w.API.Get(t.Context(), client.ObjectKey{Name: "g1"}, group))
 			if s := group.Status.StaleReplicas; len(s) != 1 || s[0].Node != holder {
 				t.Fatalf("to clean up: %+v", s)
 			}
 			// Somebody closes it, and the host finishes what was decided.
-			must(t, mounted.Close())
-			must(t, w.host(holder).Abandon(t.Context(), escache.AbandonRequest{VolumeRef: ref(v), Epoch: 2}))
-			w.poll()
-			must(t, w.api.Get(t.Context(), client.ObjectKey{Name: "g1"}, group))
-			if w.host(holder).Has(ref(v)) || len(group.Status.StaleReplicas) > 0 {
+			csitest.Must(t, mounted.Close())
+			csitest.Must(t, w.Host(holder).Abandon(t.Context(), escache.AbandonRequest{VolumeRef: csitest.Ref(v), Epoch: 2}))
+			w.Poll()
+			csitest.Must(t, w.API.Get(t.Context(), client.ObjectKey{Name: "g1"}, group))
+			if w.Host(holder).Has(csitest.Ref(v)) || len(group.Status.StaleReplicas) > 0 {
 				t.Errorf("left on %s: %+v", holder, group.Status.StaleReplicas)
 			}
 		})

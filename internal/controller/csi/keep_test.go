@@ -10,98 +10,101 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/volumes"
+	"github.com/escache/escache-csi/test/csitest"
 )
 
 // kept fails unless the image of the volume a, which has no record any more, stays for its snapshots.
 func (w *world) kept() {
-	w.t.Helper()
-	_, there := w.images.images[imageNamed("a")]
-	if !w.gone("a") || !there || w.images.kept[imageNamed("a")] != "a" || w.fleet.Replicas() > 0 {
-		w.t.Errorf("record gone: %v, image there: %v, noted as of %q, %d replicas",
-			w.gone("a"), there, w.images.kept[imageNamed("a")], w.fleet.Replicas())
+	w.T.Helper()
+	_, there := w.Images.Sizes[csitest.ImageNamed("a")]
+	if !w.Gone("a") || !there || w.Images.Kept[csitest.ImageNamed("a")] != "a" || w.Fleet.Replicas() > 0 {
+		w.T.Errorf("record gone: %v, image there: %v, noted as of %q, %d replicas",
+			w.Gone("a"), there, w.Images.Kept[csitest.ImageNamed("a")], w.Fleet.Replicas())
 	}
 }
 
 func TestAVolumeIsDeletedBeforeItsSnapshots(t *testing.T) {
 	w := newWorld(t)
-	w.usedBefore("a")
+	w.UsedBefore("a")
 	for _, name := range []string{"s", "s2"} {
-		_, err := w.snap(name, "a")
-		must(t, err)
+		_, err := w.Snap(name, "a")
+		csitest.Must(t, err)
 	}
-	must(t, w.delete("a"))
+	csitest.Must(t, w.Delete("a"))
 	w.kept()
-	for _, u := range w.book.Usage() {
+	for _, u := range w.Book.Usage() {
 		if u.Volumes > 0 || u.AllocatedBytes > 0 {
 			t.Errorf("still reserved: %+v", u)
 		}
 	}
-	must(t, w.delete("a")) // repeated
+	csitest.Must(t, w.Delete("a")) // repeated
 
 	// Its snapshots are as before.
-	must(t, w.restore("b", "s"))
-	again, err := w.snap("s", "a")
-	must(t, err)
+	csitest.Must(t, w.restore("b", "s"))
+	again, err := w.Snap("s", "a")
+	csitest.Must(t, err)
 	if again.GetSourceVolumeId() != "a" {
 		t.Errorf("got %v", again)
 	}
-	_, err = w.snap("s3", "a")
-	wants(t, err, codes.NotFound, "volume a")
-	wants(t, w.clone("c", "a"), codes.NotFound, "volume a")
-	_, err = w.service.CreateVolume(t.Context(), createRequest("a"))
-	wants(t, err, codes.FailedPrecondition, "exists already")
+	_, err = w.Snap("s3", "a")
+	csitest.Wants(t, err, codes.NotFound, "volume a")
+	csitest.Wants(t, w.Clone("c", "a"), codes.NotFound, "volume a")
+	_, err = w.Service.CreateVolume(t.Context(), csitest.CreateRequest("a"))
+	csitest.Wants(t, err, codes.FailedPrecondition, "exists already")
 	w.kept()
 
 	// The last one takes the image along, also while a clone lives.
-	must(t, w.unsnap("s2"))
+	csitest.Must(t, w.Unsnap("s2"))
 	w.kept()
-	must(t, w.unsnap("s"))
-	must(t, w.unsnap("s"))
-	if _, there := w.images.images[imageNamed("a")]; there || len(w.snapshots()) != 0 {
-		t.Errorf("image there: %v, on record: %v", there, w.snapshots())
+	csitest.Must(t, w.Unsnap("s"))
+	csitest.Must(t, w.Unsnap("s"))
+	if _, there := w.Images.Sizes[csitest.ImageNamed("a")]; there || len(w.Snapshots()) != 0 {
+		t.Errorf("image there: %v, on record: %v", there, w.Snapshots())
 	}
-	must(t, w.delete("b"))
-	w.empty()
+	csitest.Must(t, w.Delete("b"))
+	w.Empty()
 }
 
 // restore makes a volume of a snapshot.
 func (w *world) restore(name, snapshot string) error {
-	_, err := w.service.CreateVolume(context.Background(), fromSnapshot(name, snapshot))
+	_, err := w.Service.CreateVolume(context.Background(), csitest.FromSnapshot(name, snapshot))
 	return err
 }
 
 // TestNoImageIsDeletedBecauseARecordIsMissing: only an image that says that its volume was deleted
 // goes with its last snapshot.
 func TestNoImageIsDeletedBecauseARecordIsMissing(t *testing.T) {
-	w := snapshotted(t)
-	v := w.volume("a")
+	w := newWorld(t)
+	w.Snapshotted()
+	v := w.Volume("a")
 	v.Finalizers = nil // as if etcd had lost it
-	must(t, w.api.Update(t.Context(), v))
-	must(t, w.api.Delete(t.Context(), v))
-	must(t, w.unsnap("s"))
-	if _, there := w.images.images[imageNamed("a")]; !there || len(w.snapshots()) != 0 {
-		t.Errorf("image there: %v, on record: %v", there, w.snapshots())
+	csitest.Must(t, w.API.Update(t.Context(), v))
+	csitest.Must(t, w.API.Delete(t.Context(), v))
+	csitest.Must(t, w.Unsnap("s"))
+	if _, there := w.Images.Sizes[csitest.ImageNamed("a")]; !there || len(w.Snapshots()) != 0 {
+		t.Errorf("image there: %v, on record: %v", there, w.Snapshots())
 	}
 }
 
 // TestAVolumeWhoseRecordIsBackKeepsItsImage: an older etcd was restored.
 func TestAVolumeWhoseRecordIsBackKeepsItsImage(t *testing.T) {
-	w := snapshotted(t)
-	v := w.volume("a")
-	must(t, w.delete("a"))
+	w := newWorld(t)
+	w.Snapshotted()
+	v := w.Volume("a")
+	csitest.Must(t, w.Delete("a"))
 	w.kept()
 	status := v.Status
 	v.ResourceVersion, v.UID = "", ""
-	must(t, w.api.Create(t.Context(), v))
+	csitest.Must(t, w.API.Create(t.Context(), v))
 	v.Status = status
-	must(t, w.api.Status().Update(t.Context(), v))
-	must(t, w.unsnap("s"))
-	if _, there := w.images.images[imageNamed("a")]; !there {
+	csitest.Must(t, w.API.Status().Update(t.Context(), v))
+	csitest.Must(t, w.Unsnap("s"))
+	if _, there := w.Images.Sizes[csitest.ImageNamed("a")]; !there {
 		t.Error("the image of a volume that is on record was deleted")
 	}
-	must(t, w.delete("a"))
-	w.restart()
-	w.empty()
+	csitest.Must(t, w.Delete("a"))
+	w.Restart()
+	w.Empty()
 }
 
 // unpatched is an API server that removes no finalizer.
@@ -114,61 +117,64 @@ func (unpatched) Patch(context.Context, client.Object, client.Patch, ...client.P
 func TestADeletionThatWasInterruptedGoesOn(t *testing.T) {
 	slow := fmt.Errorf("the monitors are gone: %w", volumes.ErrUnavailable)
 	t.Run("DeleteVolume, and the snapshots are gone when it is repeated", func(t *testing.T) {
-		w := snapshotted(t)
-		w.cached = unpatched{w.api}
-		w.restart()
-		wants(t, w.delete("a"), codes.Unavailable, "no patches")
-		if w.images.kept[imageNamed("a")] != "a" {
+		w := newWorld(t)
+		w.Snapshotted()
+		w.Cached = unpatched{w.API}
+		w.Restart()
+		csitest.Wants(t, w.Delete("a"), codes.Unavailable, "no patches")
+		if w.Images.Kept[csitest.ImageNamed("a")] != "a" {
 			t.Error("the image does not say that its volume is deleted")
 		}
-		w.cached = w.api
-		w.restart()
-		must(t, w.unsnap("s"))
-		if _, there := w.images.images[imageNamed("a")]; !there {
+		w.Cached = w.API
+		w.Restart()
+		csitest.Must(t, w.Unsnap("s"))
+		if _, there := w.Images.Sizes[csitest.ImageNamed("a")]; !there {
 			t.Error("DeleteSnapshot has done what is DeleteVolume's")
 		}
-		must(t, w.delete("a"))
-		w.empty()
+		csitest.Must(t, w.Delete("a"))
+		w.Empty()
 	})
 	t.Run("DeleteSnapshot, after the snapshot is removed", func(t *testing.T) {
-		w := snapshotted(t)
-		must(t, w.delete("a"))
-		w.images.open[imageNamed("a")] = []string{"192.0.2.9:0/1"}
-		wants(t, w.unsnap("s"), codes.FailedPrecondition, "in use", "with its last snapshot")
-		if len(w.snapshots()) != 1 {
+		w := newWorld(t)
+		w.Snapshotted()
+		csitest.Must(t, w.Delete("a"))
+		w.Images.Open[csitest.ImageNamed("a")] = []string{"192.0.2.9:0/1"}
+		csitest.Wants(t, w.Unsnap("s"), codes.FailedPrecondition, "in use", "with its last snapshot")
+		if len(w.Snapshots()) != 1 {
 			t.Error("without the snapshot's record nobody deletes the image")
 		}
-		delete(w.images.open, imageNamed("a"))
-		must(t, w.unsnap("s"))
-		w.empty()
+		delete(w.Images.Open, csitest.ImageNamed("a"))
+		csitest.Must(t, w.Unsnap("s"))
+		w.Empty()
 	})
 	t.Run("DeleteVolume, before the image says so", func(t *testing.T) {
-		w := snapshotted(t)
-		w.images.keeping = slow
-		wants(t, w.delete("a"), codes.Unavailable, "monitors")
-		if w.gone("a") {
+		w := newWorld(t)
+		w.Snapshotted()
+		w.Images.Keeping = slow
+		csitest.Wants(t, w.Delete("a"), codes.Unavailable, "monitors")
+		if w.Gone("a") {
 			t.Error("the record is gone before the image says that the volume is deleted")
 		}
-		w.images.keeping = nil
-		must(t, w.delete("a"))
+		w.Images.Keeping = nil
+		csitest.Must(t, w.Delete("a"))
 		w.kept()
 	})
 }
 
 func TestAVolumeIsNotDeletedWhileASnapshotIsTaken(t *testing.T) {
 	w := newWorld(t)
-	w.create("a")
-	w.images.fail = fmt.Errorf("the monitors are gone: %w", volumes.ErrUnavailable)
-	_, err := w.snap("s", "a")
-	wants(t, err, codes.Unavailable, "monitors")
-	w.images.fail = nil
-	wants(t, w.delete("a"), codes.FailedPrecondition, "snapshot s is being taken")
-	if !w.volume("a").DeletionTimestamp.IsZero() {
+	w.Create("a")
+	w.Images.Fail = fmt.Errorf("the monitors are gone: %w", volumes.ErrUnavailable)
+	_, err := w.Snap("s", "a")
+	csitest.Wants(t, err, codes.Unavailable, "monitors")
+	w.Images.Fail = nil
+	csitest.Wants(t, w.Delete("a"), codes.FailedPrecondition, "snapshot s is being taken")
+	if !w.Volume("a").DeletionTimestamp.IsZero() {
 		t.Error("it is marked as deleted")
 	}
-	_, err = w.snap("s", "a")
-	must(t, err)
-	must(t, w.delete("a"))
+	_, err = w.Snap("s", "a")
+	csitest.Must(t, err)
+	csitest.Must(t, w.Delete("a"))
 	w.kept()
 }
 
@@ -190,23 +196,25 @@ func (l *laggard) List(ctx context.Context, into client.ObjectList, opts ...clie
 // TestTheCacheLagsBehind by milliseconds.
 func TestTheCacheLagsBehind(t *testing.T) {
 	t.Run("and does not know that the snapshot is gone", func(t *testing.T) {
-		w := snapshotted(t)
-		old := &laggard{Client: w.api}
-		must(t, w.api.List(t.Context(), &old.list))
-		must(t, w.unsnap("s"))
-		w.cached = old
-		w.restart()
-		must(t, w.delete("a"))
-		w.empty()
+		w := newWorld(t)
+		w.Snapshotted()
+		old := &laggard{Client: w.API}
+		csitest.Must(t, w.API.List(t.Context(), &old.list))
+		csitest.Must(t, w.Unsnap("s"))
+		w.Cached = old
+		w.Restart()
+		csitest.Must(t, w.Delete("a"))
+		w.Empty()
 	})
 	t.Run("and does not know that the snapshot was taken", func(t *testing.T) {
-		w := snapshotted(t)
-		w.cached = &laggard{Client: w.api}
-		w.restart()
-		wants(t, w.delete("a"), codes.FailedPrecondition, "has the snapshot escache-s")
-		w.cached = w.api
-		w.restart()
-		must(t, w.delete("a"))
+		w := newWorld(t)
+		w.Snapshotted()
+		w.Cached = &laggard{Client: w.API}
+		w.Restart()
+		csitest.Wants(t, w.Delete("a"), codes.FailedPrecondition, "has the snapshot escache-s")
+		w.Cached = w.API
+		w.Restart()
+		csitest.Must(t, w.Delete("a"))
 		w.kept()
 	})
 }

@@ -8,37 +8,34 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/volumes"
+	"github.com/escache/escache-csi/test/csitest"
 )
 
 var markedImage = volumes.ImageRef{ClusterID: "ceph", Pool: "rbd", Image: "escache-pvc-1"}
 
-func (w *world) marked() string {
-	w.images.mu.Lock()
-	defer w.images.mu.Unlock()
-	return w.images.marks[markedImage]
-}
+func (w *world) marked() string { return w.Images.MarkOf(markedImage) }
 
 // TestARepeatedCreateMarksTheImage has a call end between the image and its mark.
 func TestARepeatedCreateMarksTheImage(t *testing.T) {
 	w := newWorld(t)
-	v := w.create("pvc-1")
+	v := w.Create("pvc-1")
 	if w.marked() != "pvc-1" {
 		t.Errorf("a new image is marked %q", w.marked())
 	}
-	delete(w.images.marks, markedImage)
+	delete(w.Images.Marks, markedImage)
 	v.Status = v1alpha1.CacheVolumeStatus{}
-	must(t, w.api.Status().Update(context.Background(), v))
-	if v = w.create("pvc-1"); v.Status.Phase != v1alpha1.VolumeReady || w.marked() != "pvc-1" {
+	csitest.Must(t, w.API.Status().Update(context.Background(), v))
+	if v = w.Create("pvc-1"); v.Status.Phase != v1alpha1.VolumeReady || w.marked() != "pvc-1" {
 		t.Errorf("phase %q, marked %q", v.Status.Phase, w.marked())
 	}
 }
 
 func TestTheFirstAttachMarksAnImageOfAnOlderVersion(t *testing.T) {
 	w := newWorld(t)
-	v := w.create("pvc-1")
-	delete(w.images.marks, markedImage)
-	_, err := w.publish("pvc-1", v.Spec.Replicas[0])
-	must(t, err)
+	v := w.Create("pvc-1")
+	delete(w.Images.Marks, markedImage)
+	_, err := w.Publish("pvc-1", v.Spec.Replicas[0])
+	csitest.Must(t, err)
 	if w.marked() != "pvc-1" {
 		t.Errorf("marked %q", w.marked())
 	}
@@ -46,26 +43,26 @@ func TestTheFirstAttachMarksAnImageOfAnOlderVersion(t *testing.T) {
 
 func TestAnImageOfAnotherKubernetesClusterIsNotAdopted(t *testing.T) {
 	w := newWorld(t)
-	w.images.images[markedImage], w.images.foreign[markedImage] = gib, true
-	_, err := w.service.CreateVolume(context.Background(), createRequest("pvc-1"))
-	wants(t, err, codes.FailedPrecondition, "another Kubernetes cluster")
-	delete(w.images.images, markedImage)
-	w.empty() // no record is left
+	w.Images.Sizes[markedImage], w.Images.Foreign[markedImage] = csitest.GiB, true
+	_, err := w.Service.CreateVolume(context.Background(), csitest.CreateRequest("pvc-1"))
+	csitest.Wants(t, err, codes.FailedPrecondition, "another Kubernetes cluster")
+	delete(w.Images.Sizes, markedImage)
+	w.Empty() // no record is left
 }
 
 // TestARecordDoesNotMakeAnImageOnesOwn has a record that was copied from another Kubernetes
 // cluster.
 func TestARecordDoesNotMakeAnImageOnesOwn(t *testing.T) {
 	w := newWorld(t)
-	v := w.create("pvc-1")
-	w.images.foreign[markedImage] = true
-	_, err := w.publish("pvc-1", v.Spec.Replicas[0])
-	wants(t, err, codes.FailedPrecondition, "another Kubernetes cluster")
-	if now := w.volume("pvc-1"); now.Status.AttachedNode != "" {
+	v := w.Create("pvc-1")
+	w.Images.Foreign[markedImage] = true
+	_, err := w.Publish("pvc-1", v.Spec.Replicas[0])
+	csitest.Wants(t, err, codes.FailedPrecondition, "another Kubernetes cluster")
+	if now := w.Volume("pvc-1"); now.Status.AttachedNode != "" {
 		t.Errorf("it is attached to %s on record", now.Status.AttachedNode)
 	}
-	wants(t, w.delete("pvc-1"), codes.FailedPrecondition, "another Kubernetes cluster")
-	if w.images.images[markedImage] != gib {
+	csitest.Wants(t, w.Delete("pvc-1"), codes.FailedPrecondition, "another Kubernetes cluster")
+	if w.Images.Sizes[markedImage] != csitest.GiB {
 		t.Error("the image is gone")
 	}
 }

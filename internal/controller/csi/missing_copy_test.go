@@ -7,35 +7,36 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/test/csitest"
 )
 
 // halfReplaced makes a clean volume of which one of two copies is gone: both were to be replaced
 // around the third node, csi-controller removed one of them, and died. Nobody has the volume.
 func (w *world) halfReplaced(id string) (v *v1alpha1.CacheVolume, kept, removed string) {
-	w.t.Helper()
-	v, kept, removed = w.usedBefore(id)
-	dead := w.mortal(1)
-	w.restart()
-	w.host(kept).Stop() // the poll has not noticed
-	if _, err := w.publish(id, other(v)); err == nil {
-		w.t.Fatal("attached")
+	w.T.Helper()
+	v, kept, removed = w.UsedBefore(id)
+	dead := w.Mortal(1)
+	w.Restart()
+	w.Host(kept).Stop() // the poll has not noticed
+	if _, err := w.Publish(id, csitest.Other(v)); err == nil {
+		w.T.Fatal("attached")
 	}
-	w.cached = w.api
-	w.host(kept).Restart(w.t)
-	w.restart()
-	must(w.t, w.unpublish(id, other(v)))
-	now := w.volume(id)
-	if !w.host(kept).Has(ref(v)) || w.host(removed).Has(ref(v)) || !slices.Equal(now.Spec.Replicas, v.Spec.Replicas) {
-		w.t.Fatalf("died: %v, record %+v", *dead, now.Spec)
+	w.Cached = w.API
+	w.Host(kept).Restart(w.T)
+	w.Restart()
+	csitest.Must(w.T, w.Unpublish(id, csitest.Other(v)))
+	now := w.Volume(id)
+	if !w.Host(kept).Has(csitest.Ref(v)) || w.Host(removed).Has(csitest.Ref(v)) || !slices.Equal(now.Spec.Replicas, v.Spec.Replicas) {
+		w.T.Fatalf("died: %v, record %+v", *dead, now.Spec)
 	}
 	return now, kept, removed
 }
 
 // emptied gives a host other disks, which are empty.
 func (w *world) emptied(name string) {
-	w.t.Helper()
-	w.host(name).Stop()
-	w.reinstall(name)
+	w.T.Helper()
+	w.Host(name).Stop()
+	w.Reinstall(name)
 }
 
 // TestAMissingCopyDoesNotCountBeforeItIsFilled: the truth is in Ceph, so a copy that is gone is created
@@ -47,7 +48,7 @@ func TestAMissingCopyDoesNotCountBeforeItIsFilled(t *testing.T) {
 			return w.halfReplaced("pvc-1")
 		},
 		"its host has other disks": func(w *world) (*v1alpha1.CacheVolume, string, string) {
-			v, kept, lost := w.usedBefore("pvc-1")
+			v, kept, lost := w.UsedBefore("pvc-1")
 			w.emptied(lost)
 			return v, kept, lost
 		},
@@ -55,12 +56,12 @@ func TestAMissingCopyDoesNotCountBeforeItIsFilled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			v, kept, lost := lose(w)
-			_, err := w.publish("pvc-1", kept)
-			must(t, err)
-			if s := w.volume("pvc-1").Status; s.Authority != v1alpha1.AuthorityCache || !slices.Equal(s.Outdated, []string{lost}) {
+			_, err := w.Publish("pvc-1", kept)
+			csitest.Must(t, err)
+			if s := w.Volume("pvc-1").Status; s.Authority != v1alpha1.AuthorityCache || !slices.Equal(s.Outdated, []string{lost}) {
 				t.Errorf("status %+v", s)
 			}
-			if !w.host(lost).Has(ref(v)) {
+			if !w.Host(lost).Has(csitest.Ref(v)) {
 				t.Error("it is not created again")
 			}
 		})
@@ -72,19 +73,19 @@ func TestAMissingCopyDoesNotCountBeforeItIsFilled(t *testing.T) {
 func TestAMissingCopyIsOnRecordBeforeItIsCreated(t *testing.T) {
 	for writes := 0; ; writes++ {
 		w := newWorld(t)
-		_, kept, lost := w.usedBefore("pvc-1")
+		_, kept, lost := w.UsedBefore("pvc-1")
 		w.emptied(lost)
-		died := w.mortal(writes)
-		w.restart()
-		_, err := w.publish("pvc-1", kept)
+		died := w.Mortal(writes)
+		w.Restart()
+		_, err := w.Publish("pvc-1", kept)
 		if (err != nil) != *died {
 			t.Fatal(err)
 		}
-		w.cached = w.api
-		w.restart()
-		_, err = w.publish("pvc-1", kept)
-		must(t, err)
-		if s := w.volume("pvc-1").Status; s.Authority != v1alpha1.AuthorityCache || !slices.Equal(s.Outdated, []string{lost}) {
+		w.Cached = w.API
+		w.Restart()
+		_, err = w.Publish("pvc-1", kept)
+		csitest.Must(t, err)
+		if s := w.Volume("pvc-1").Status; s.Authority != v1alpha1.AuthorityCache || !slices.Equal(s.Outdated, []string{lost}) {
 			t.Fatalf("after %d writes: status %+v", writes, s)
 		}
 		if !*died {
@@ -99,12 +100,12 @@ func TestAMissingCopyIsOnRecordBeforeItIsCreated(t *testing.T) {
 // TestCopiesThatAreBothMissingAreEqual: there is nothing to fill them from.
 func TestCopiesThatAreBothMissingAreEqual(t *testing.T) {
 	w := newWorld(t)
-	_, holder, partner := w.usedBefore("pvc-1")
+	_, holder, partner := w.UsedBefore("pvc-1")
 	w.emptied(holder)
 	w.emptied(partner)
-	_, err := w.publish("pvc-1", holder)
-	must(t, err)
-	if s := w.volume("pvc-1").Status; s.Authority != v1alpha1.AuthorityCache || len(s.Outdated) > 0 {
+	_, err := w.Publish("pvc-1", holder)
+	csitest.Must(t, err)
+	if s := w.Volume("pvc-1").Status; s.Authority != v1alpha1.AuthorityCache || len(s.Outdated) > 0 {
 		t.Errorf("status %+v", s)
 	}
 }
@@ -117,20 +118,20 @@ func TestWithTheNodesOwnCopyTheOtherIsCreatedAgainToo(t *testing.T) {
 		"it is missing": func(w *world, _ *v1alpha1.CacheVolume, holder string) { w.emptied(holder) },
 		"it is outdated": func(w *world, v *v1alpha1.CacheVolume, holder string) {
 			v.Status.Outdated = []string{holder}
-			must(w.t, w.api.Status().Update(w.t.Context(), v))
+			csitest.Must(w.T, w.API.Status().Update(w.T.Context(), v))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			v, holder, partner := w.usedBefore("pvc-1")
+			v, holder, partner := w.UsedBefore("pvc-1")
 			lose(w, v, holder)
-			w.host(partner).Sync(ref(v), 50) // a new one has nothing to synchronise
-			_, err := w.publish("pvc-1", holder)
-			must(t, err)
-			if s := w.volume("pvc-1").Status; s.Authority != v1alpha1.AuthorityCache || len(s.Outdated) > 0 {
+			w.Host(partner).Sync(csitest.Ref(v), 50) // a new one has nothing to synchronise
+			_, err := w.Publish("pvc-1", holder)
+			csitest.Must(t, err)
+			if s := w.Volume("pvc-1").Status; s.Authority != v1alpha1.AuthorityCache || len(s.Outdated) > 0 {
 				t.Errorf("status %+v", s)
 			}
-			if s := w.host(partner).Status(ref(v)); !w.host(holder).Has(ref(v)) || s.SyncedPercent != 100 {
+			if s := w.Host(partner).Status(csitest.Ref(v)); !w.Host(holder).Has(csitest.Ref(v)) || s.SyncedPercent != 100 {
 				t.Errorf("the copy on %s is the old one: %+v", partner, s)
 			}
 		})
@@ -141,14 +142,14 @@ func TestWithTheNodesOwnCopyTheOtherIsCreatedAgainToo(t *testing.T) {
 func TestAMissingCopyIsReplacedElsewhereIfItsHostDoesNotAnswer(t *testing.T) {
 	w := newWorld(t)
 	v, kept, removed := w.halfReplaced("pvc-1")
-	w.host(removed).Stop() // the poll has not noticed
-	_, err := w.publish("pvc-1", kept)
-	wants(t, err, codes.Unavailable, removed)
-	w.poll()
-	_, err = w.publish("pvc-1", kept)
-	must(t, err)
-	now := w.volume("pvc-1")
-	if !now.Spec.HasReplica(other(v)) || len(now.Status.Outdated) > 0 {
+	w.Host(removed).Stop() // the poll has not noticed
+	_, err := w.Publish("pvc-1", kept)
+	csitest.Wants(t, err, codes.Unavailable, removed)
+	w.Poll()
+	_, err = w.Publish("pvc-1", kept)
+	csitest.Must(t, err)
+	now := w.Volume("pvc-1")
+	if !now.Spec.HasReplica(csitest.Other(v)) || len(now.Status.Outdated) > 0 {
 		t.Errorf("record %+v, status %+v", now.Spec, now.Status)
 	}
 }

@@ -17,13 +17,14 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/test/csitest"
 )
 
 // TestAMoveGoesOnAfterACrash has csi-controller die before each of its writes.
 func TestAMoveGoesOnAfterACrash(t *testing.T) {
 	for writes := 0; ; writes++ {
 		w := twoGroups(t)
-		w.askMove("g2")
+		w.AskMove(moved, "g2")
 		died := w.dieAfter(writes)
 		for range 5 {
 			if !w.turn() {
@@ -31,12 +32,12 @@ func TestAMoveGoesOnAfterACrash(t *testing.T) {
 			}
 		}
 		w.betweenTwo(writes)
-		w.cached = w.api
-		w.restart()
-		w.pollBoth()
-		if w.volume(moved).Status.Move != nil {
+		w.Cached = w.API
+		w.Restart()
+		w.PollBoth()
+		if w.Volume(moved).Status.Move != nil {
 			g := &v1alpha1.NodeGroup{}
-			must(t, w.api.Get(t.Context(), client.ObjectKey{Name: "g2"}, g))
+			csitest.Must(t, w.API.Get(t.Context(), client.ObjectKey{Name: "g2"}, g))
 			if !slices.Contains(g.Finalizers, v1alpha1.GroupFinalizer) || w.usage("g2") != 1 {
 				t.Errorf("group g2 can go, or has lost its place: %v, %d volumes", g.Finalizers, w.usage("g2"))
 			}
@@ -61,101 +62,50 @@ func TestAMoveGoesOnAfterACrash(t *testing.T) {
 
 // betweenTwo looks at what a crash has left.
 func (w *world) betweenTwo(writes int) {
-	w.t.Helper()
-	v, pv := w.volume(moved), w.pv()
+	w.T.Helper()
+	v, pv := w.Volume(moved), w.pv()
 	if pv == nil && (v.Status.Move == nil || v.Status.Move.PersistentVolume == "") {
-		w.t.Fatalf("after %d writes nobody knows the PersistentVolume", writes)
+		w.T.Fatalf("after %d writes nobody knows the PersistentVolume", writes)
 	}
 	if pv != nil && pv.UID != "first" && v.Status.Move != nil && v.Spec.Group == "g1" &&
 		pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
-		w.t.Errorf("after %d writes the new PersistentVolume could have the volume deleted", writes)
+		w.T.Errorf("after %d writes the new PersistentVolume could have the volume deleted", writes)
 	}
 	if pv != nil && !pv.DeletionTimestamp.IsZero() && pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
-		w.t.Errorf("after %d writes the old PersistentVolume could have the volume deleted", writes)
+		w.T.Errorf("after %d writes the old PersistentVolume could have the volume deleted", writes)
 	}
 	if v.Status.Move == nil {
 		return
 	}
 	for _, node := range []string{"n1", "n4"} {
-		_, err := w.publish(moved, node)
-		wants(w.t, err, codes.Aborted, "is moving to group g2")
+		_, err := w.Publish(moved, node)
+		csitest.Wants(w.T, err, codes.Aborted, "is moving to group g2")
 	}
-	wants(w.t, w.delete(moved), codes.Aborted, "is moving to group g2")
+	csitest.Wants(w.T, w.Delete(moved), codes.Aborted, "is moving to group g2")
 }
 
 // dieAfter is mortal for a world with two groups.
 func (w *world) dieAfter(writes int) (died *bool) {
-	died = w.mortal(writes)
-	w.pollBoth()
-	return died
-}
-
-// mortal has the service write that often, and then not any more.
-func (w *world) mortal(writes int) (died *bool) {
-	died = new(bool)
-	dead := func() error {
-		if writes == 0 {
-			*died = true
-			return errors.New("dead")
-		}
-		writes--
-		return nil
-	}
-	base, ok := w.api.(client.WithWatch)
-	if !ok {
-		w.t.Fatal("not a client that watches")
-	}
-	w.cached = interceptor.NewClient(base, interceptor.Funcs{
-		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-			if err := dead(); err != nil {
-				return err
-			}
-			return c.Create(ctx, o, opts...)
-		},
-		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
-			if err := dead(); err != nil {
-				return err
-			}
-			return c.Update(ctx, o, opts...)
-		},
-		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
-			if err := dead(); err != nil {
-				return err
-			}
-			return c.Patch(ctx, o, p, opts...)
-		},
-		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
-			if err := dead(); err != nil {
-				return err
-			}
-			return c.Delete(ctx, o, opts...)
-		},
-		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
-			if err := dead(); err != nil {
-				return err
-			}
-			return c.SubResource(sub).Update(ctx, o, opts...)
-		},
-	})
-	w.restart()
+	died = w.Mortal(writes)
+	w.PollBoth()
 	return died
 }
 
 // TestAChangeOfThePersistentVolumeIsNotLost: the resizer writes the new size while the move is under way.
 func TestAChangeOfThePersistentVolumeIsNotLost(t *testing.T) {
 	w := twoGroups(t)
-	w.askMove("g2")
+	w.AskMove(moved, "g2")
 	w.dieAfter(3) // the finalizer of the group, the record of the move, and that the replicas are removed
 	w.turn()
 	pv := w.pv()
-	if w.volume(moved).Status.Move == nil || pv == nil || pv.UID != "first" {
-		t.Fatalf("not where it should be: %+v", w.volume(moved).Status)
+	if w.Volume(moved).Status.Move == nil || pv == nil || pv.UID != "first" {
+		t.Fatalf("not where it should be: %+v", w.Volume(moved).Status)
 	}
 	pv.Labels["later"] = "yes"
-	must(t, w.api.Update(t.Context(), pv))
-	w.cached = w.api
-	w.restart()
-	w.pollBoth()
+	csitest.Must(t, w.API.Update(t.Context(), pv))
+	w.Cached = w.API
+	w.Restart()
+	w.PollBoth()
 	for range 6 {
 		if !w.turn() {
 			break
@@ -171,10 +121,10 @@ func TestAChangeOfThePersistentVolumeIsNotLost(t *testing.T) {
 func TestAMoveEndsWhenTheClaimIsBoundAgain(t *testing.T) {
 	w := twoGroups(t)
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "data", UID: claimUID}}
-	must(t, w.api.Create(t.Context(), claim))
+	csitest.Must(t, w.API.Create(t.Context(), claim))
 	claim.Status.Phase = corev1.ClaimLost
-	must(t, w.api.Status().Update(t.Context(), claim))
-	w.askMove("g2")
+	csitest.Must(t, w.API.Status().Update(t.Context(), claim))
+	w.AskMove(moved, "g2")
 	for range 5 {
 		if !w.turn() {
 			t.Fatal("it has ended before the claim was bound")
@@ -185,7 +135,7 @@ func TestAMoveEndsWhenTheClaimIsBoundAgain(t *testing.T) {
 		t.Errorf("it says %s: %s; the reclaim policy is %s", c.Status, c.Message, w.pv().Spec.PersistentVolumeReclaimPolicy)
 	}
 	claim.Status.Phase = corev1.ClaimBound
-	must(t, w.api.Status().Update(t.Context(), claim))
+	csitest.Must(t, w.API.Status().Update(t.Context(), claim))
 	w.turn()
 	w.isIn("g2")
 }
@@ -193,11 +143,11 @@ func TestAMoveEndsWhenTheClaimIsBoundAgain(t *testing.T) {
 // TestAPersistentVolumeIsLeftIfItCannotBeMadeAnew: somebody, such as an admission webhook, does not allow it.
 func TestAPersistentVolumeIsLeftIfItCannotBeMadeAnew(t *testing.T) {
 	w := twoGroups(t)
-	base, ok := w.api.(client.WithWatch)
+	base, ok := w.API.(client.WithWatch)
 	if !ok {
 		t.Fatal("not a client that watches")
 	}
-	w.cached = interceptor.NewClient(base, interceptor.Funcs{
+	w.Cached = interceptor.NewClient(base, interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			if _, is := o.(*corev1.PersistentVolume); is {
 				return apierrors.NewForbidden(corev1.Resource("persistentvolumes"), o.GetName(), errors.New("a webhook says no"))
@@ -205,11 +155,11 @@ func TestAPersistentVolumeIsLeftIfItCannotBeMadeAnew(t *testing.T) {
 			return c.Create(ctx, o, opts...)
 		},
 	})
-	w.askMove("g2")
+	w.AskMove(moved, "g2")
 	before := w.pv()
 	w.turn()
 	if c := w.moving(); c.Reason != v1alpha1.ReasonMoveRefused || !strings.Contains(c.Message, "a webhook says no") ||
-		w.pv().ResourceVersion != before.ResourceVersion || w.volume(moved).Status.Move != nil {
+		w.pv().ResourceVersion != before.ResourceVersion || w.Volume(moved).Status.Move != nil {
 		t.Errorf("it says %s: %s; PersistentVolume %+v", c.Reason, c.Message, w.pv())
 	}
 }
@@ -218,33 +168,35 @@ func TestAPersistentVolumeIsLeftIfItCannotBeMadeAnew(t *testing.T) {
 // is removed.
 func TestAMoveIsCalledOffIfACopyIsDirtyAfterAll(t *testing.T) {
 	w := twoGroups(t)
-	w.askMove("g2")
+	w.AskMove(moved, "g2")
 	w.dieAfter(2)
 	w.turn()
-	v := w.volume(moved)
+	v := w.Volume(moved)
 	if m := v.Status.Move; m == nil || m.Cleared {
 		t.Fatalf("not where it should be: %+v", m)
 	}
-	wants(t, w.locked.PlaceMoved(t.Context(), moved), codes.FailedPrecondition, "has not left its replicas")
-	w.cached = w.api
-	w.restart()
-	w.pollBoth()
+	csitest.Wants(t, w.Locked.PlaceMoved(t.Context(), moved), codes.FailedPrecondition, "has not left its replicas")
+	w.Cached = w.API
+	w.Restart()
+	w.PollBoth()
 	for _, node := range v.Spec.Replicas {
-		must(t, w.host(node).Lay(escache.ReplicaRequest{VolumeRef: ref(v), SizeBytes: gib, CacheBytes: 64 << 20, Port: 7800, Minor: 100, Epoch: 1}))
-		w.host(node).Write(ref(v), dirtyBytes)
+		csitest.Must(t, w.Host(node).Lay(escache.ReplicaRequest{VolumeRef: csitest.Ref(v), SizeBytes: csitest.GiB, CacheBytes: 64 << 20,
+			Port: 7800, Minor: 100, Epoch: 1}))
+		w.Host(node).Write(csitest.Ref(v), csitest.DirtyBytes)
 	}
 	w.turn()
-	now := w.volume(moved)
+	now := w.Volume(moved)
 	if now.Status.Move != nil || now.Spec.Group != "g1" || w.pv().UID != "first" || w.usage("g2") != 0 ||
 		!meta.IsStatusConditionTrue(now.Status.Conditions, v1alpha1.ConditionRecordBehindDisks) {
 		t.Errorf("%+v, %+v", now.Spec, now.Status)
 	}
 	w.turn()
-	if c := w.moving(); c.Reason != v1alpha1.ReasonMoveRefused || !strings.Contains(c.Message, "restore-etcd") || w.volume(moved).Status.Move != nil {
+	if c := w.moving(); c.Reason != v1alpha1.ReasonMoveRefused || !strings.Contains(c.Message, "restore-etcd") ||
+		w.Volume(moved).Status.Move != nil {
 		t.Errorf("it says %s: %s", c.Reason, c.Message)
 	}
 	for _, node := range v.Spec.Replicas {
-		if !w.holds(node, v) {
+		if !w.Holds(node, v) {
 			t.Errorf("what was dirty on %s is gone", node)
 		}
 	}
@@ -253,16 +205,16 @@ func TestAMoveIsCalledOffIfACopyIsDirtyAfterAll(t *testing.T) {
 // TestAMoveIsCalledOffBeforeItHasLeft: somebody takes the request back while the controller is down.
 func TestAMoveIsCalledOffBeforeItHasLeft(t *testing.T) {
 	w := twoGroups(t)
-	w.askMove("g2")
+	w.AskMove(moved, "g2")
 	w.dieAfter(2)
 	w.turn()
-	if m := w.volume(moved).Status.Move; m == nil || m.Cleared {
+	if m := w.Volume(moved).Status.Move; m == nil || m.Cleared {
 		t.Fatalf("not where it should be: %+v", m)
 	}
-	w.askMove("")
-	w.cached = w.api
-	w.restart()
-	w.pollBoth()
+	w.AskMove(moved, "")
+	w.Cached = w.API
+	w.Restart()
+	w.PollBoth()
 	w.turn()
 	w.isIn("g1")
 }

@@ -10,17 +10,18 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/volumes"
+	"github.com/escache/escache-csi/test/csitest"
 )
 
 func TestTheImageTellsOfItsVolume(t *testing.T) {
 	w := newWorld(t)
-	v := w.create("pvc-1")
-	note := w.images.notes[volumes.ImageOf(v)]
+	v := w.Create("pvc-1")
+	note := w.Images.Notes[volumes.ImageOf(v)]
 	if note.Volume != "pvc-1" || note.Version != volumes.NoteVersion || note.Epoch != 0 || note.Spec.Group != "g1" ||
 		note.Spec.Replicas[0] != v.Spec.Replicas[0] {
 		t.Errorf("after the creation: %+v", note)
 	}
-	must(t, w.api.Create(t.Context(), &corev1.PersistentVolume{
+	csitest.Must(t, w.API.Create(t.Context(), &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: "pvc-1"},
 		Spec: corev1.PersistentVolumeSpec{
 			StorageClassName: "fast", ClaimRef: &corev1.ObjectReference{Namespace: "shop", Name: "data"},
@@ -30,15 +31,15 @@ func TestTheImageTellsOfItsVolume(t *testing.T) {
 		},
 	}))
 	node := v.Spec.Replicas[0]
-	_, err := w.publish("pvc-1", node)
-	must(t, err)
-	note = w.images.notes[volumes.ImageOf(v)]
+	_, err := w.Publish("pvc-1", node)
+	csitest.Must(t, err)
+	note = w.Images.Notes[volumes.ImageOf(v)]
 	if note.Epoch != 1 || note.Authority != v1alpha1.AuthorityCache || note.AttachedNode != node || note.Claim != "shop/data" ||
 		note.PersistentVolume != "pvc-1" || note.StorageClass != "fast" {
 		t.Errorf("after the attach: %+v", note)
 	}
 	text, err := note.Text()
-	must(t, err)
+	csitest.Must(t, err)
 	if read, err := volumes.ParseNote(text); err != nil || read.Spec.CacheBytes != v.Spec.CacheBytes || read.Epoch != 1 {
 		t.Errorf("read again: %+v, %v", read, err)
 	}
@@ -49,31 +50,31 @@ func TestNotesThatCannotBeRead(t *testing.T) {
 		t.Errorf("a later version: %+v, %v", n, err)
 	}
 	_, err := volumes.ParseNote("{")
-	wants(t, err, codes.FailedPrecondition, "rbd image-meta remove")
+	csitest.Wants(t, err, codes.FailedPrecondition, "rbd image-meta remove")
 }
 
 // TestAnImageOfALaterEpochStopsTheVolume: the record was set back, and no host can say so, because
 // none has a replica any more.
 func TestAnImageOfALaterEpochStopsTheVolume(t *testing.T) {
 	w := newWorld(t)
-	v, holder, _ := w.usedBefore("pvc-1")
-	_, err := w.publish("pvc-1", holder)
-	must(t, err)
-	must(t, w.unpublish("pvc-1", holder))
-	for _, host := range w.fleet.Hosts {
+	v, holder, _ := w.UsedBefore("pvc-1")
+	_, err := w.Publish("pvc-1", holder)
+	csitest.Must(t, err)
+	csitest.Must(t, w.Unpublish("pvc-1", holder))
+	for _, host := range w.Fleet.Hosts {
 		host.Forget()
 	}
-	w.setBack(v)
-	_, err = w.publish("pvc-1", holder)
-	wants(t, err, codes.FailedPrecondition, "epoch 2", "the record says 1")
-	wants(t, w.delete("pvc-1"), codes.FailedPrecondition, "epoch 2")
-	now := w.volume("pvc-1")
+	w.SetBack(v)
+	_, err = w.Publish("pvc-1", holder)
+	csitest.Wants(t, err, codes.FailedPrecondition, "epoch 2", "the record says 1")
+	csitest.Wants(t, w.Delete("pvc-1"), codes.FailedPrecondition, "epoch 2")
+	now := w.Volume("pvc-1")
 	if now.Status.Epoch != 1 || now.Status.AttachedNode != "" || !now.DeletionTimestamp.IsZero() ||
 		!meta.IsStatusConditionTrue(now.Status.Conditions, v1alpha1.ConditionRecordBehindDisks) {
 		t.Errorf("it was changed, or nothing tells of it: %+v", now.Status)
 	}
 	now.Status.Epoch = 2 // as docs/restore-etcd.md says
-	must(t, w.api.Status().Update(t.Context(), now))
-	_, err = w.publish("pvc-1", holder)
-	must(t, err)
+	csitest.Must(t, w.API.Status().Update(t.Context(), now))
+	_, err = w.Publish("pvc-1", holder)
+	csitest.Must(t, err)
 }

@@ -6,6 +6,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/test/csitest"
 )
 
 // TestAVolumeIsAttachedWithItsFormerCacheIfThereIsNoRoom: a wish does not keep a pod from its volume.
@@ -17,23 +18,23 @@ func TestAVolumeIsAttachedWithItsFormerCacheIfThereIsNoRoom(t *testing.T) {
 		mend    func(w *world, node string)
 	}{
 		"on the disks": {func(w *world, _ string) {
-			w.book.Forget("pvc-1")
+			w.Book.Forget("pvc-1")
 			for _, name := range others { // each on two of the three hosts, which leaves 128Mi on each
-				_, err := w.book.Reserve(name, 50*gib-small, "", nil)
-				must(w.t, err)
+				_, err := w.Book.Reserve(name, 50*csitest.GiB-small, "", nil)
+				csitest.Must(w.T, err)
 			}
-			w.book.Observe(w.volume("pvc-1"))
+			w.Book.Observe(w.Volume("pvc-1"))
 		}, v1alpha1.ReasonResizeNoRoom, func(w *world, _ string) {
 			for _, name := range others {
-				w.book.Forget(name)
+				w.Book.Forget(name)
 			}
 		}},
 		"in memory": {func(w *world, node string) {
-			w.host(node).SetConnectable(large - 1)
-			w.poll()
+			w.Host(node).SetConnectable(large - 1)
+			w.Poll()
 		}, v1alpha1.ReasonResizeNoMemory, func(w *world, node string) {
-			w.host(node).SetConnectable(gib)
-			w.poll()
+			w.Host(node).SetConnectable(csitest.GiB)
+			w.Poll()
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -42,20 +43,22 @@ func TestAVolumeIsAttachedWithItsFormerCacheIfThereIsNoRoom(t *testing.T) {
 			node := v.Spec.Replicas[0]
 			tc.prepare(w, node)
 			counted := w.allocated()
-			_, err := w.publish("pvc-1", node)
-			must(t, err)
-			now := w.volume("pvc-1")
-			if now.Spec.CacheBytes != small || now.Spec.WantedCacheBytes != large || w.sizes(now)[node] != small || w.resized("pvc-1") != tc.reason ||
+			_, err := w.Publish("pvc-1", node)
+			csitest.Must(t, err)
+			now := w.Volume("pvc-1")
+			if now.Spec.CacheBytes != small || now.Spec.WantedCacheBytes != large || w.sizes(now)[node] != small ||
+				w.resized("pvc-1") != tc.reason ||
 				w.allocated() != counted {
-				t.Errorf("record %+v, %+v, copies %v; %d bytes are counted, of %d", now.Spec, now.Status, w.sizes(now), w.allocated(), counted)
+				t.Errorf("record %+v, %+v, copies %v; %d bytes are counted, of %d", now.Spec, now.Status, w.sizes(now), w.allocated(),
+					counted)
 			}
 			if w.report("pvc-1") || w.resized("pvc-1") != tc.reason {
 				t.Error("what is in the way is forgotten while the volume is attached")
 			}
-			must(t, w.unpublish("pvc-1", node))
+			csitest.Must(t, w.Unpublish("pvc-1", node))
 			tc.mend(w, node)
-			_, err = w.publish("pvc-1", node)
-			must(t, err)
+			_, err = w.Publish("pvc-1", node)
+			csitest.Must(t, err)
 			w.hasCache("pvc-1", large)
 		})
 	}
@@ -84,35 +87,35 @@ func TestAChangeOfTheCacheGoesOnAfterACrash(t *testing.T) {
 }
 
 func (w *world) resizeAndDie(writes int, away, leaves bool) (died bool) {
-	w.t.Helper()
+	w.T.Helper()
 	v := w.wanted("pvc-1")
 	node, partner := v.Spec.Replicas[0], v.Spec.Replicas[1]
-	dead := w.mortal(writes)
+	dead := w.Mortal(writes)
 	if away {
-		w.host(partner).Stop()
-		w.poll()
+		w.Host(partner).Stop()
+		w.Poll()
 	}
-	_, err := w.publish("pvc-1", node)
+	_, err := w.Publish("pvc-1", node)
 	if (err != nil) != *dead {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
-	w.cached = w.api
-	w.restart()
+	w.Cached = w.API
+	w.Restart()
 	w.onlyOneSize(writes)
 	if *dead && leaves {
-		must(w.t, w.unpublish("pvc-1", node))
+		csitest.Must(w.T, w.Unpublish("pvc-1", node))
 	}
 	if away {
-		w.host(partner).Restart(w.t)
-		w.poll()
+		w.Host(partner).Restart(w.T)
+		w.Poll()
 	}
-	_, err = w.publish("pvc-1", node)
-	must(w.t, err)
+	_, err = w.Publish("pvc-1", node)
+	csitest.Must(w.T, err)
 	w.report("pvc-1")
 	w.hasCache("pvc-1", large)
-	w.poll()
+	w.Poll()
 	if sizes := w.sizes(v); len(sizes) != 2 {
-		w.t.Errorf("copies %v", sizes)
+		w.T.Errorf("copies %v", sizes)
 	}
 	return *dead
 }
@@ -120,11 +123,11 @@ func (w *world) resizeAndDie(writes int, away, leaves bool) (died bool) {
 // onlyOneSize fails if a copy that the record names has another size than the record says, unless the truth
 // is in Ceph and it will be removed.
 func (w *world) onlyOneSize(writes int) {
-	w.t.Helper()
-	v := w.volume("pvc-1")
+	w.T.Helper()
+	v := w.Volume("pvc-1")
 	for node, size := range w.sizes(v) {
 		if v.Spec.HasReplica(node) && size != v.Spec.CacheBytes && v.Status.Authority == v1alpha1.AuthorityCache {
-			w.t.Errorf("after %d writes the record says %d bytes, and the copy on %s has %d", writes, v.Spec.CacheBytes, node, size)
+			w.T.Errorf("after %d writes the record says %d bytes, and the copy on %s has %d", writes, v.Spec.CacheBytes, node, size)
 		}
 	}
 }
@@ -135,24 +138,24 @@ func TestAChangeThatWasTakenBackCreatesBothCopiesAgain(t *testing.T) {
 	w := newWorld(t)
 	v := w.wanted("pvc-1")
 	node, partner := v.Spec.Replicas[0], v.Spec.Replicas[1]
-	w.host(partner).Stop() // the poll has not noticed
-	_, err := w.publish("pvc-1", node)
-	wants(t, err, codes.Unavailable, partner)
-	w.host(partner).Restart(t)
+	w.Host(partner).Stop() // the poll has not noticed
+	_, err := w.Publish("pvc-1", node)
+	csitest.Wants(t, err, codes.Unavailable, partner)
+	w.Host(partner).Restart(t)
 	if sizes := w.sizes(v); len(sizes) != 1 || sizes[partner] != small {
 		t.Fatalf("copies %v", sizes)
 	}
-	must(t, w.unpublish("pvc-1", node))
-	must(t, w.modify("pvc-1", "cacheSize", "64Mi"))
+	csitest.Must(t, w.Unpublish("pvc-1", node))
+	csitest.Must(t, w.Modify("pvc-1", "cacheSize", "64Mi"))
 	w.report("pvc-1")
 	if w.resized("pvc-1") != "" {
 		t.Errorf("it waits for %q", w.resized("pvc-1"))
 	}
-	epoch := w.host(partner).Status(ref(v)).Epoch
-	_, err = w.publish("pvc-1", partner)
-	must(t, err)
+	epoch := w.Host(partner).Status(csitest.Ref(v)).Epoch
+	_, err = w.Publish("pvc-1", partner)
+	csitest.Must(t, err)
 	w.hasCache("pvc-1", small)
-	if now := w.host(partner).Status(ref(v)).Epoch; now == epoch {
+	if now := w.Host(partner).Status(csitest.Ref(v)).Epoch; now == epoch {
 		t.Error("the old copy is still in use")
 	}
 }
@@ -162,18 +165,18 @@ func TestAChangeOfTheCacheDropsNothingThatIsDirtyAfterAll(t *testing.T) {
 	w := newWorld(t)
 	v := w.wanted("pvc-1")
 	for _, node := range v.Spec.Replicas {
-		w.host(node).Write(ref(v), dirtyBytes)
+		w.Host(node).Write(csitest.Ref(v), csitest.DirtyBytes)
 	}
 	for range 2 {
-		_, err := w.publish("pvc-1", v.Spec.Replicas[0])
-		wants(t, err, codes.FailedPrecondition, "older than", "pvc-1")
+		_, err := w.Publish("pvc-1", v.Spec.Replicas[0])
+		csitest.Wants(t, err, codes.FailedPrecondition, "older than", "pvc-1")
 	}
 	for _, node := range v.Spec.Replicas {
-		if !w.holds(node, v) {
+		if !w.Holds(node, v) {
 			t.Errorf("what was dirty on %s is gone", node)
 		}
 	}
-	if now := w.volume("pvc-1"); now.Spec.CacheBytes != small {
+	if now := w.Volume("pvc-1"); now.Spec.CacheBytes != small {
 		t.Errorf("record %+v", now.Spec)
 	}
 }

@@ -2,7 +2,6 @@ package csi_test
 
 import (
 	"slices"
-	"strings"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -13,6 +12,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/placement"
+	"github.com/escache/escache-csi/test/csitest"
 )
 
 const (
@@ -22,18 +22,18 @@ const (
 
 // wanted makes a volume that was attached once and is to get the large cache.
 func (w *world) wanted(id string) (v *v1alpha1.CacheVolume) {
-	w.t.Helper()
-	w.usedBefore(id)
-	must(w.t, w.modify(id, "cacheSize", "256Mi"))
-	return w.volume(id)
+	w.T.Helper()
+	w.UsedBefore(id)
+	csitest.Must(w.T, w.Modify(id, "cacheSize", "256Mi"))
+	return w.Volume(id)
 }
 
 // sizes are the sizes of the volume's copies, by host.
 func (w *world) sizes(v *v1alpha1.CacheVolume) map[string]int64 {
 	out := map[string]int64{}
-	for name, h := range w.fleet.Hosts {
-		if h.Has(ref(v)) {
-			out[name] = h.Status(ref(v)).CacheBytes
+	for name, h := range w.Fleet.Hosts {
+		if h.Has(csitest.Ref(v)) {
+			out[name] = h.Status(csitest.Ref(v)).CacheBytes
 		}
 	}
 	return out
@@ -41,28 +41,28 @@ func (w *world) sizes(v *v1alpha1.CacheVolume) map[string]int64 {
 
 // hasCache fails unless the volume is attached, nothing more is to change, and both copies have the size.
 func (w *world) hasCache(id string, bytes int64) {
-	w.t.Helper()
-	v := w.volume(id)
+	w.T.Helper()
+	v := w.Volume(id)
 	if v.Spec.CacheBytes != bytes || v.Spec.WantedCacheBytes != 0 || v.Status.Summary.Cache != v1alpha1.HumanBytes(bytes) ||
 		w.resized(id) != "" || v.Status.Authority != v1alpha1.AuthorityCache || len(v.Status.Outdated) > 0 {
-		w.t.Errorf("record %+v, %+v", v.Spec, v.Status)
+		w.T.Errorf("record %+v, %+v", v.Spec, v.Status)
 	}
 	for _, node := range v.Spec.Replicas {
 		if got := w.sizes(v)[node]; got != bytes {
-			w.t.Errorf("the copy on %s has %d bytes, not %d", node, got, bytes)
+			w.T.Errorf("the copy on %s has %d bytes, not %d", node, got, bytes)
 		}
 	}
-	if note := w.images.notes[volumes.ImageOf(v)]; note.Spec.CacheBytes != bytes {
-		w.t.Errorf("the image says %d bytes", note.Spec.CacheBytes)
+	if note := w.Images.Notes[volumes.ImageOf(v)]; note.Spec.CacheBytes != bytes {
+		w.T.Errorf("the image says %d bytes", note.Spec.CacheBytes)
 	}
 	if used := w.allocated(); used != 2*bytes {
-		w.t.Errorf("%d bytes are counted as used, not %d", used, 2*bytes)
+		w.T.Errorf("%d bytes are counted as used, not %d", used, 2*bytes)
 	}
 }
 
 // resized is the reason of the condition; "" without one.
 func (w *world) resized(id string) string {
-	if c := meta.FindStatusCondition(w.volume(id).Status.Conditions, v1alpha1.ConditionCacheResized); c != nil {
+	if c := meta.FindStatusCondition(w.Volume(id).Status.Conditions, v1alpha1.ConditionCacheResized); c != nil {
 		return c.Reason
 	}
 	return ""
@@ -70,14 +70,14 @@ func (w *world) resized(id string) string {
 
 // allocated is what placement counts as used in the group.
 func (w *world) allocated() int64 {
-	at := slices.IndexFunc(w.book.Usage(), func(u placement.Usage) bool { return u.Group == "g1" })
-	return w.book.Usage()[at].AllocatedBytes
+	at := slices.IndexFunc(w.Book.Usage(), func(u placement.Usage) bool { return u.Group == "g1" })
+	return w.Book.Usage()[at].AllocatedBytes
 }
 
 func (w *world) report(id string) (waits bool) {
-	w.t.Helper()
-	_, waits, err := w.locked.ReportResize(w.t.Context(), id)
-	must(w.t, err)
+	w.T.Helper()
+	_, waits, err := w.Locked.ReportResize(w.T.Context(), id)
+	csitest.Must(w.T, err)
 	return waits
 }
 
@@ -91,25 +91,25 @@ func TestTheCacheGetsItsSizeWhenTheVolumeIsAttached(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			before, node, _ := w.usedBefore("pvc-1")
+			before, node, _ := w.UsedBefore("pvc-1")
 			for range 2 { // the second time it wants that already
-				must(t, w.modify("pvc-1", "cacheSize", tc.size))
-				v := w.volume("pvc-1")
+				csitest.Must(t, w.Modify("pvc-1", "cacheSize", tc.size))
+				v := w.Volume("pvc-1")
 				if v.Spec.CacheBytes != small || v.Spec.WantedCacheBytes != tc.bytes || v.Spec.Modifications != 1 {
 					t.Errorf("record %+v", v.Spec)
 				}
 				if used := w.allocated(); used != 2*max(small, tc.bytes) {
 					t.Errorf("%d bytes are counted as used", used)
 				}
-				w.restart()
+				w.Restart()
 			}
 			if sizes := w.sizes(before); len(sizes) != 2 || sizes[node] != small {
 				t.Errorf("hosts were changed: %v", sizes)
 			}
-			_, err := w.publish("pvc-1", node)
-			must(t, err)
+			_, err := w.Publish("pvc-1", node)
+			csitest.Must(t, err)
 			w.hasCache("pvc-1", tc.bytes)
-			if v := w.volume("pvc-1"); v.Spec.LinkGeneration != before.Spec.LinkGeneration+1 || len(w.sizes(v)) != 2 {
+			if v := w.Volume("pvc-1"); v.Spec.LinkGeneration != before.Spec.LinkGeneration+1 || len(w.sizes(v)) != 2 {
 				t.Errorf("record %+v, copies %v", v.Spec, w.sizes(v))
 			}
 		})
@@ -118,13 +118,13 @@ func TestTheCacheGetsItsSizeWhenTheVolumeIsAttached(t *testing.T) {
 
 func TestAVolumeThatWasNeverAttachedBeginsWithTheNewSize(t *testing.T) {
 	w := newWorld(t)
-	v := w.create("pvc-1")
-	must(t, w.modify("pvc-1", "cacheSize", "256Mi"))
-	_, err := w.publish("pvc-1", other(v))
-	must(t, err)
+	v := w.Create("pvc-1")
+	csitest.Must(t, w.Modify("pvc-1", "cacheSize", "256Mi"))
+	_, err := w.Publish("pvc-1", csitest.Other(v))
+	csitest.Must(t, err)
 	w.hasCache("pvc-1", large)
-	_, err = w.service.CreateVolume(t.Context(), createRequest("pvc-1")) // external-provisioner has not got the first answer
-	must(t, err)
+	_, err = w.Service.CreateVolume(t.Context(), csitest.CreateRequest("pvc-1")) // external-provisioner has not got the first answer
+	csitest.Must(t, err)
 }
 
 func TestASizeThatCannotBeIsRefusedAndChangesNothing(t *testing.T) {
@@ -139,24 +139,24 @@ func TestASizeThatCannotBeIsRefusedAndChangesNothing(t *testing.T) {
 		"no size":   {"much", nil, codes.InvalidArgument, []string{"cacheSize"}},
 		"no room":   {"200Gi", nil, codes.InvalidArgument, []string{"pvc-1", "keeps its cache of 64Mi", "200Gi", "n1 too full"}},
 		"no memory on two hosts": {"256Mi", func(w *world) {
-			w.host("n1").SetConnectable(large - 1)
-			w.host("n2").SetConnectable(large - 1)
-			w.poll()
+			w.Host("n1").SetConnectable(large - 1)
+			w.Host("n2").SetConnectable(large - 1)
+			w.Poll()
 		}, codes.InvalidArgument, []string{"without memory"}},
 		"two hosts are away": {"256Mi", func(w *world) {
-			w.host("n1").Stop()
-			w.host("n2").Stop()
-			w.poll()
+			w.Host("n1").Stop()
+			w.Host("n2").Stop()
+			w.Poll()
 		}, codes.InvalidArgument, []string{"n1 not ready"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			before := w.create("pvc-1")
+			before := w.Create("pvc-1")
 			if tc.prepare != nil {
 				tc.prepare(w)
 			}
-			wants(t, w.modify("pvc-1", "cacheSize", tc.size, "maxDirtyAge", "30s"), tc.code, tc.says...)
-			if v := w.volume("pvc-1"); v.ResourceVersion != before.ResourceVersion || w.allocated() != 2*small {
+			csitest.Wants(t, w.Modify("pvc-1", "cacheSize", tc.size, "maxDirtyAge", "30s"), tc.code, tc.says...)
+			if v := w.Volume("pvc-1"); v.ResourceVersion != before.ResourceVersion || w.allocated() != 2*small {
 				t.Errorf("record %+v, %d bytes are counted", v, w.allocated())
 			}
 		})
@@ -166,60 +166,61 @@ func TestASizeThatCannotBeIsRefusedAndChangesNothing(t *testing.T) {
 // TestRoomForALargerCacheIsKept: what the cache is to get is counted for others from then on.
 func TestRoomForALargerCacheIsKept(t *testing.T) {
 	w := newWorld(t)
-	w.create("pvc-1")
-	must(t, w.modify("pvc-1", "cacheSize", "99Gi"))
-	r := createRequest("pvc-2")
+	w.Create("pvc-1")
+	csitest.Must(t, w.Modify("pvc-1", "cacheSize", "99Gi"))
+	r := csitest.CreateRequest("pvc-2")
 	r.Parameters["cacheSize"] = "2Gi"
-	_, err := w.service.CreateVolume(t.Context(), r)
-	wants(t, err, codes.ResourceExhausted, "too full")
-	must(t, w.modify("pvc-1", "cacheSize", "64Mi"))
-	_, err = w.service.CreateVolume(t.Context(), r)
-	must(t, err)
+	_, err := w.Service.CreateVolume(t.Context(), r)
+	csitest.Wants(t, err, codes.ResourceExhausted, "too full")
+	csitest.Must(t, w.Modify("pvc-1", "cacheSize", "64Mi"))
+	_, err = w.Service.CreateVolume(t.Context(), r)
+	csitest.Must(t, err)
 }
 
 func TestAnAttachedVolumeKeepsItsCacheUntilItIsAttachedAgain(t *testing.T) {
 	w := newWorld(t)
-	v, holder, partner := w.usedBefore("pvc-1")
-	_, err := w.publish("pvc-1", holder)
-	must(t, err)
-	w.host(holder).Stage(ref(v), oldClient, 2, escache.ModeWriteback)
-	must(t, w.modify("pvc-1", "cacheSize", "256Mi"))
-	if !w.report("pvc-1") || w.resized("pvc-1") != v1alpha1.ReasonResizeAttached || w.volume("pvc-1").Status.Summary.Cache != "64Mi (256Mi wanted)" {
-		t.Errorf("status %+v", w.volume("pvc-1").Status)
+	v, holder, partner := w.UsedBefore("pvc-1")
+	_, err := w.Publish("pvc-1", holder)
+	csitest.Must(t, err)
+	w.Host(holder).Stage(csitest.Ref(v), csitest.OldClient, 2, escache.ModeWriteback)
+	csitest.Must(t, w.Modify("pvc-1", "cacheSize", "256Mi"))
+	if !w.report("pvc-1") || w.resized("pvc-1") != v1alpha1.ReasonResizeAttached ||
+		w.Volume("pvc-1").Status.Summary.Cache != "64Mi (256Mi wanted)" {
+		t.Errorf("status %+v", w.Volume("pvc-1").Status)
 	}
 	if w.report("pvc-1") {
 		t.Error("it says again what it has said")
 	}
 	for range 2 {
-		_, err = w.publish("pvc-1", holder)
-		must(t, err)
+		_, err = w.Publish("pvc-1", holder)
+		csitest.Must(t, err)
 	}
-	if sizes := w.sizes(v); sizes[holder] != small || sizes[partner] != small || w.volume("pvc-1").Spec.CacheBytes != small {
+	if sizes := w.sizes(v); sizes[holder] != small || sizes[partner] != small || w.Volume("pvc-1").Spec.CacheBytes != small {
 		t.Errorf("the cache was changed in use: %v", sizes)
 	}
-	w.host(holder).Release(ref(v))
-	must(t, w.unpublish("pvc-1", holder))
+	w.Host(holder).Release(csitest.Ref(v))
+	csitest.Must(t, w.Unpublish("pvc-1", holder))
 	if !w.report("pvc-1") || w.resized("pvc-1") != v1alpha1.ReasonResizeDetached {
 		t.Errorf("it waits for %q", w.resized("pvc-1"))
 	}
-	_, err = w.publish("pvc-1", holder)
-	must(t, err)
+	_, err = w.Publish("pvc-1", holder)
+	csitest.Must(t, err)
 	w.hasCache("pvc-1", large)
 }
 
 // leftDirty makes a volume with dirty bytes on both hosts that no node has, and that is to get the large cache.
 func (w *world) leftDirty(id string) (v *v1alpha1.CacheVolume, holder string) {
-	w.t.Helper()
-	v, holder, partner := w.usedBefore(id)
-	_, err := w.publish(id, holder)
-	must(w.t, err)
-	w.host(holder).Stage(ref(v), oldClient, 2, escache.ModeWriteback)
-	w.host(holder).Write(ref(v), dirtyBytes)
-	w.host(partner).Write(ref(v), dirtyBytes)
-	w.host(holder).Release(ref(v))
-	must(w.t, w.unpublish(id, holder))
-	must(w.t, w.modify(id, "cacheSize", "256Mi"))
-	return w.volume(id), holder
+	w.T.Helper()
+	v, holder, partner := w.UsedBefore(id)
+	_, err := w.Publish(id, holder)
+	csitest.Must(w.T, err)
+	w.Host(holder).Stage(csitest.Ref(v), csitest.OldClient, 2, escache.ModeWriteback)
+	w.Host(holder).Write(csitest.Ref(v), csitest.DirtyBytes)
+	w.Host(partner).Write(csitest.Ref(v), csitest.DirtyBytes)
+	w.Host(holder).Release(csitest.Ref(v))
+	csitest.Must(w.T, w.Unpublish(id, holder))
+	csitest.Must(w.T, w.Modify(id, "cacheSize", "256Mi"))
+	return w.Volume(id), holder
 }
 
 // TestADirtyCacheIsTakenOverAsItIs: nothing that Ceph lacks is dropped. The change waits for the attachment
@@ -231,17 +232,17 @@ func TestADirtyCacheIsTakenOverAsItIs(t *testing.T) {
 	if w.resized("pvc-1") != v1alpha1.ReasonResizeDirty {
 		t.Errorf("it waits for %q", w.resized("pvc-1"))
 	}
-	_, err := w.publish("pvc-1", holder)
-	must(t, err)
+	_, err := w.Publish("pvc-1", holder)
+	csitest.Must(t, err)
 	for _, node := range v.Spec.Replicas {
-		if !w.holds(node, v) || w.sizes(v)[node] != small {
+		if !w.Holds(node, v) || w.sizes(v)[node] != small {
 			t.Errorf("the copy on %s was changed: %v", node, w.sizes(v))
 		}
-		w.host(node).Write(ref(v), 0)
+		w.Host(node).Write(csitest.Ref(v), 0)
 	}
-	must(t, w.unpublish("pvc-1", holder))
-	_, err = w.publish("pvc-1", holder)
-	must(t, err)
+	csitest.Must(t, w.Unpublish("pvc-1", holder))
+	_, err = w.Publish("pvc-1", holder)
+	csitest.Must(t, err)
 	w.hasCache("pvc-1", large)
 }
 
@@ -249,8 +250,8 @@ func TestADirtyCacheIsTakenOverAsItIs(t *testing.T) {
 func TestADirtyCacheIsWrittenBackForANodeWithoutACopy(t *testing.T) {
 	w := newWorld(t)
 	v, _ := w.leftDirty("pvc-1")
-	_, err := w.publish("pvc-1", other(v))
-	must(t, err)
+	_, err := w.Publish("pvc-1", csitest.Other(v))
+	csitest.Must(t, err)
 	w.hasCache("pvc-1", large)
 }
 
@@ -259,71 +260,52 @@ func TestACopyOfTheFormerSizeIsRemovedWhenItsHostIsBack(t *testing.T) {
 	w := newWorld(t)
 	v := w.wanted("pvc-1")
 	node, away := v.Spec.Replicas[0], v.Spec.Replicas[1]
-	w.host(away).Stop()
-	w.poll()
-	_, err := w.publish("pvc-1", node)
-	must(t, err)
+	w.Host(away).Stop()
+	w.Poll()
+	_, err := w.Publish("pvc-1", node)
+	csitest.Must(t, err)
 	w.hasCache("pvc-1", large)
-	now := w.volume("pvc-1")
+	now := w.Volume("pvc-1")
 	if now.Spec.HasReplica(away) || now.Spec.LinkGeneration == v.Spec.LinkGeneration {
 		t.Errorf("record %+v", now.Spec)
 	}
 	g := &v1alpha1.NodeGroup{}
-	must(t, w.api.Get(t.Context(), client.ObjectKey{Name: "g1"}, g))
+	csitest.Must(t, w.API.Get(t.Context(), client.ObjectKey{Name: "g1"}, g))
 	if s := g.Status.StaleReplicas; len(s) != 1 || s[0].Node != away || s[0].CacheBytes != small {
 		t.Errorf("stale replicas %+v", s)
 	}
-	w.host(away).Restart(t)
+	w.Host(away).Restart(t)
 	if w.sizes(v)[away] != small {
 		t.Fatalf("copies %v", w.sizes(v))
 	}
-	w.poll()
+	w.Poll()
 	if sizes := w.sizes(v); len(sizes) != 2 || sizes[away] != 0 {
 		t.Errorf("copies %v", sizes)
 	}
-	must(t, w.unpublish("pvc-1", node))
-	_, err = w.publish("pvc-1", away)
-	must(t, err)
+	csitest.Must(t, w.Unpublish("pvc-1", node))
+	_, err = w.Publish("pvc-1", away)
+	csitest.Must(t, err)
 	w.hasCache("pvc-1", large)
 }
 
 // TestARepairKeepsTheSizeThatTheCacheHas: the holder's copy cannot change in use.
 func TestARepairKeepsTheSizeThatTheCacheHas(t *testing.T) {
 	w := newWorld(t)
-	v, holder, lost := w.usedBefore("pvc-1")
-	_, err := w.publish("pvc-1", holder)
-	must(t, err)
-	must(t, w.modify("pvc-1", "cacheSize", "256Mi"))
-	spare := other(v)
-	v = w.volume("pvc-1")
+	v, holder, lost := w.UsedBefore("pvc-1")
+	_, err := w.Publish("pvc-1", holder)
+	csitest.Must(t, err)
+	csitest.Must(t, w.Modify("pvc-1", "cacheSize", "256Mi"))
+	spare := csitest.Other(v)
+	v = w.Volume("pvc-1")
 	v.Status.Outdated = []string{lost}
 	v.Status.Repair = &v1alpha1.ReplicaRepair{Epoch: v.Status.Epoch, Lost: lost}
-	must(t, w.api.Status().Update(t.Context(), v))
-	must(t, w.locked.Substitute(t.Context(), "pvc-1", v.Status.Epoch, lost, spare, volumes.Elsewhere))
-	now := w.volume("pvc-1")
+	csitest.Must(t, w.API.Status().Update(t.Context(), v))
+	csitest.Must(t, w.Locked.Substitute(t.Context(), "pvc-1", v.Status.Epoch, lost, spare, volumes.Elsewhere))
+	now := w.Volume("pvc-1")
 	if !now.Spec.HasReplica(spare) || !now.Spec.HasReplica(holder) || now.Spec.CacheBytes != small || now.Spec.WantedCacheBytes != large {
 		t.Errorf("record %+v", now.Spec)
 	}
 	if used := w.allocated(); used != 2*large {
 		t.Errorf("%d bytes are counted as used", used)
-	}
-}
-
-func TestAMovedVolumeGetsItsSizeInItsNewGroup(t *testing.T) {
-	w := twoGroups(t)
-	must(t, w.modify(moved, "cacheSize", "256Mi"))
-	w.askMove("g2")
-	for range 6 {
-		if !w.turn() {
-			break
-		}
-	}
-	v := w.volume(moved)
-	_, err := w.publish(moved, v.Spec.Replicas[0])
-	must(t, err)
-	for _, node := range w.volume(moved).Spec.Replicas {
-		if w.sizes(v)[node] != large || !strings.HasPrefix(w.volume(moved).Spec.Group, "g2") {
-			t.Errorf("copies %v", w.sizes(v))
-		}
 	}
 }

@@ -7,6 +7,8 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+
+	"github.com/escache/escache-csi/test/csitest"
 )
 
 // TestTheTextStaysTheSameWhileACacheIsWrittenBack: Kubernetes makes an Event of each different text, and counts
@@ -14,19 +16,19 @@ import (
 func TestTheTextStaysTheSameWhileACacheIsWrittenBack(t *testing.T) {
 	for name, begin := range map[string]func(w *world) (node string, try func() error){
 		"to attach it": func(w *world) (string, func() error) {
-			_, _, survivor, third := w.powerLoss("a")
-			w.host(survivor).FlushAtMost(dirtyBytes / 4)
-			return survivor, func() error { _, err := w.publish("a", third); return err }
+			_, _, survivor, third := w.PowerLoss("a")
+			w.Host(survivor).FlushAtMost(csitest.DirtyBytes / 4)
+			return survivor, func() error { _, err := w.Publish("a", third); return err }
 		},
 		"to take a snapshot": func(w *world) (string, func() error) {
-			v, node := w.connected("a")
-			dirty := int64(gib)
+			v, node := w.Connected("a")
+			dirty := int64(csitest.GiB)
 			return node, func() error {
-				dirty += gib
-				w.host(node).Write(ref(v), dirty)
+				dirty += csitest.GiB
+				w.Host(node).Write(csitest.Ref(v), dirty)
 				ctx, cancel := context.WithTimeout(context.Background(), 35*time.Second) // not enough to write back and to hold
 				defer cancel()
-				_, err := w.service.CreateSnapshot(ctx, &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: "a"})
+				_, err := w.Service.CreateSnapshot(ctx, &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: "a"})
 				return err
 			}
 		},
@@ -38,8 +40,8 @@ func TestTheTextStaysTheSameWhileACacheIsWrittenBack(t *testing.T) {
 			var left [2]int64
 			for i := range texts {
 				err := try()
-				wants(t, err, codes.Aborted, "the repeated call goes on")
-				status, _ := w.host(node).Volume(ref(w.volume("a")))
+				csitest.Wants(t, err, codes.Aborted, "the repeated call goes on")
+				status, _ := w.Host(node).Volume(csitest.Ref(w.Volume("a")))
 				texts[i], left[i] = err.Error(), *status.DirtyBytes
 			}
 			if left[0] == left[1] {

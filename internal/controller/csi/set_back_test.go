@@ -10,50 +10,8 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/volumes"
+	"github.com/escache/escache-csi/test/csitest"
 )
-
-// setBack restores an older status of the volume, as a restored etcd does.
-func (w *world) setBack(old *v1alpha1.CacheVolume) {
-	w.t.Helper()
-	now := w.volume(old.Name)
-	now.Status = *old.Status.DeepCopy()
-	must(w.t, w.api.Status().Update(context.Background(), now))
-}
-
-// usedBefore makes a volume that was attached once, and whose truth is in Ceph since.
-func (w *world) usedBefore(id string) (v *v1alpha1.CacheVolume, holder, partner string) {
-	w.t.Helper()
-	v = w.create(id)
-	holder, partner = v.Spec.Replicas[0], v.Spec.Replicas[1]
-	_, err := w.publish(id, holder)
-	must(w.t, err)
-	must(w.t, w.unpublish(id, holder))
-	if v = w.volume(id); v.Status.Authority != v1alpha1.AuthorityCeph || v.Status.Epoch != 1 {
-		w.t.Fatalf("status %+v", v.Status)
-	}
-	return v, holder, partner
-}
-
-// writtenSince makes such a volume, whose record was then set back: both hosts have what was written in
-// a later attachment.
-func (w *world) writtenSince(id string) (v *v1alpha1.CacheVolume, holder, partner string) {
-	w.t.Helper()
-	v, holder, partner = w.usedBefore(id)
-	_, err := w.publish(id, holder)
-	must(w.t, err)
-	w.host(holder).Stage(ref(v), oldClient, 2, "writeback")
-	w.host(holder).Write(ref(v), dirtyBytes)
-	w.host(partner).Write(ref(v), dirtyBytes)
-	w.host(holder).Release(ref(v))
-	w.setBack(v)
-	return v, holder, partner
-}
-
-// holds reports whether the host still has the volume's replica with dirty bytes in it.
-func (w *world) holds(node string, v *v1alpha1.CacheVolume) bool {
-	status, _ := w.host(node).Volume(ref(v))
-	return status.DirtyBytes != nil && *status.DirtyBytes == dirtyBytes
-}
 
 // TestARecordThatWasSetBackDropsNothing: the record is from before the attachment in which the
 // cache became dirty, and says that Ceph has everything.
@@ -64,25 +22,25 @@ func TestARecordThatWasSetBackDropsNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			v, holder, partner := w.writtenSince("pvc-1")
+			v, holder, partner := w.WrittenSince("pvc-1")
 			if !seen {
-				w.host(holder).Stop()
-				w.poll()
+				w.Host(holder).Stop()
+				w.Poll()
 			}
 			// Whatever is tried, and how often: nothing is attached, and nothing is lost.
 			for range 3 {
-				for _, node := range []string{partner, other(v)} {
-					_, err := w.publish("pvc-1", node)
-					wants(t, err, codes.FailedPrecondition, "older than", "pvc-1")
-					_ = w.unpublish("pvc-1", node)
+				for _, node := range []string{partner, csitest.Other(v)} {
+					_, err := w.Publish("pvc-1", node)
+					csitest.Wants(t, err, codes.FailedPrecondition, "older than", "pvc-1")
+					_ = w.Unpublish("pvc-1", node)
 				}
-				wants(t, w.delete("pvc-1"), codes.FailedPrecondition, "older than")
+				csitest.Wants(t, w.Delete("pvc-1"), codes.FailedPrecondition, "older than")
 			}
-			behind := meta.IsStatusConditionTrue(w.volume("pvc-1").Status.Conditions, v1alpha1.ConditionRecordBehindDisks)
+			behind := meta.IsStatusConditionTrue(w.Volume("pvc-1").Status.Conditions, v1alpha1.ConditionRecordBehindDisks)
 			if !behind {
 				t.Error("nobody is told by a condition")
 			}
-			if !w.holds(holder, v) || !w.holds(partner, v) {
+			if !w.Holds(holder, v) || !w.Holds(partner, v) {
 				t.Error("what was dirty is gone")
 			}
 		})
@@ -93,23 +51,23 @@ func TestARecordThatWasSetBackDropsNothing(t *testing.T) {
 // record that was set back. What it has is not what the record gave up.
 func TestAReplicaOfALaterAttachmentIsNotCleanedUp(t *testing.T) {
 	w := newWorld(t)
-	v, holder, partner := w.usedBefore("pvc-1")
-	_, err := w.publish("pvc-1", holder)
-	must(t, err)
-	w.host(holder).Stage(ref(v), oldClient, 2, "writeback")
-	w.host(holder).Write(ref(v), dirtyBytes)
-	w.host(holder).Release(ref(v))
-	w.setBack(v)
-	delete(w.images.notes, volumes.ImageOf(v)) // an older version attached it
-	w.host(partner).Forget()                   // it was lost before the holder wrote
-	w.host(holder).Stop()
-	w.poll()
-	_, err = w.publish("pvc-1", other(v))
-	must(t, err)
-	w.host(holder).Restart(t)
-	w.poll()
-	w.poll()
-	if !w.holds(holder, v) {
+	v, holder, partner := w.UsedBefore("pvc-1")
+	_, err := w.Publish("pvc-1", holder)
+	csitest.Must(t, err)
+	w.Host(holder).Stage(csitest.Ref(v), csitest.OldClient, 2, "writeback")
+	w.Host(holder).Write(csitest.Ref(v), csitest.DirtyBytes)
+	w.Host(holder).Release(csitest.Ref(v))
+	w.SetBack(v)
+	delete(w.Images.Notes, volumes.ImageOf(v)) // an older version attached it
+	w.Host(partner).Forget()                   // it was lost before the holder wrote
+	w.Host(holder).Stop()
+	w.Poll()
+	_, err = w.Publish("pvc-1", csitest.Other(v))
+	csitest.Must(t, err)
+	w.Host(holder).Restart(t)
+	w.Poll()
+	w.Poll()
+	if !w.Holds(holder, v) {
 		t.Error("a dirty replica was removed that the record never knew to be dirty")
 	}
 }
@@ -120,18 +78,18 @@ func TestNoSnapshotIsTakenByARecordThatWasSetBack(t *testing.T) {
 	for name, noted := range map[string]bool{"the host says so": false, "the image says so": true} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			v, holder, partner := w.writtenSince("pvc-1")
+			v, holder, partner := w.WrittenSince("pvc-1")
 			if noted {
-				w.host(holder).Stop()
-				w.host(partner).Stop()
-				w.poll()
+				w.Host(holder).Stop()
+				w.Host(partner).Stop()
+				w.Poll()
 			} else {
-				delete(w.images.notes, volumes.ImageOf(v))
+				delete(w.Images.Notes, volumes.ImageOf(v))
 			}
-			_, err := w.snap("s", "pvc-1")
-			wants(t, err, codes.FailedPrecondition, "older than", "pvc-1")
-			if len(w.images.taken) != 0 || len(w.snapshots()) != 0 {
-				t.Errorf("taken: %v, on record: %v", w.images.taken, w.snapshots())
+			_, err := w.Snap("s", "pvc-1")
+			csitest.Wants(t, err, codes.FailedPrecondition, "older than", "pvc-1")
+			if len(w.Images.Taken) != 0 || len(w.Snapshots()) != 0 {
+				t.Errorf("taken: %v, on record: %v", w.Images.Taken, w.Snapshots())
 			}
 		})
 	}
@@ -141,19 +99,19 @@ func TestNoSnapshotIsTakenByARecordThatWasSetBack(t *testing.T) {
 // two copies that count. The survivor has what was acknowledged since. The host that died has an older copy,
 // and is back.
 func (w *world) dirtySetBack(id string) (v *v1alpha1.CacheVolume, back, survivor string) {
-	w.t.Helper()
-	v, back, survivor, _ = w.powerLoss(id)
+	w.T.Helper()
+	v, back, survivor, _ = w.PowerLoss(id)
 	if v.Status.Epoch != 1 || v.Status.AttachedNode != "" || v.Status.Authority != v1alpha1.AuthorityCache {
-		w.t.Fatalf("status %+v", v.Status)
+		w.T.Fatalf("status %+v", v.Status)
 	}
-	_, err := w.publish(id, survivor)
-	must(w.t, err)
-	w.host(survivor).Stage(ref(v), oldClient, 2, "writeback")
-	w.host(survivor).Write(ref(v), 2*dirtyBytes)
-	w.host(survivor).Release(ref(v))
-	w.host(back).Restart(w.t)
-	w.setBack(v)
-	w.poll()
+	_, err := w.Publish(id, survivor)
+	csitest.Must(w.T, err)
+	w.Host(survivor).Stage(csitest.Ref(v), csitest.OldClient, 2, "writeback")
+	w.Host(survivor).Write(csitest.Ref(v), 2*csitest.DirtyBytes)
+	w.Host(survivor).Release(csitest.Ref(v))
+	w.Host(back).Restart(w.T)
+	w.SetBack(v)
+	w.Poll()
 	return v, back, survivor
 }
 
@@ -161,47 +119,48 @@ func (w *world) dirtySetBack(id string) (v *v1alpha1.CacheVolume, back, survivor
 // has, or has the right to have. Each call that writes back first looks whether the record is the newest.
 func TestNothingIsWrittenBackByARecordThatWasSetBack(t *testing.T) {
 	verbs := map[string]func(*world) error{
-		"snapshot": func(w *world) error { _, err := w.snap("s", "pvc-1"); return err },
-		"clone":    func(w *world) error { return w.clone("b", "pvc-1") },
-		"group":    func(w *world) error { _, err := w.snapGroup("g", "pvc-1"); return err },
-		"delete":   func(w *world) error { return w.delete("pvc-1") },
+		"snapshot": func(w *world) error { _, err := w.Snap("s", "pvc-1"); return err },
+		"clone":    func(w *world) error { return w.Clone("b", "pvc-1") },
+		"group":    func(w *world) error { _, err := w.SnapGroup("g", "pvc-1"); return err },
+		"delete":   func(w *world) error { return w.Delete("pvc-1") },
 		"release": func(w *world) error {
-			w.askRelease("pvc-1", true)
-			return w.locked.Release(w.t.Context(), "pvc-1")
+			w.AskRelease("pvc-1", true)
+			return w.Locked.Release(w.T.Context(), "pvc-1")
 		},
-		"third node": func(w *world) error { _, err := w.publish("pvc-1", other(w.volume("pvc-1"))); return err },
+		"third node": func(w *world) error { _, err := w.Publish("pvc-1", csitest.Other(w.Volume("pvc-1"))); return err },
 		"move": func(w *world) error {
-			w.askMove("g2")
-			return w.locked.BeginMove(w.t.Context(), "pvc-1", func(context.Context, *v1alpha1.CacheVolume, string) (volumes.KeptVolume, error) {
-				return volumes.KeptVolume{}, nil
-			})
+			w.AskMove("pvc-1", "g2")
+			return w.Locked.BeginMove(w.T.Context(), "pvc-1",
+				func(context.Context, *v1alpha1.CacheVolume, string) (volumes.KeptVolume, error) {
+					return volumes.KeptVolume{}, nil
+				})
 		},
 	}
 	for verb, do := range verbs {
 		for name, noted := range map[string]bool{"the host says so": false, "the image says so": true} {
 			t.Run(verb+"/"+name, func(t *testing.T) {
 				w := newWorld(t, "n4", "n5", "n6")
-				must(t, w.api.Create(t.Context(), &v1alpha1.NodeGroup{
+				csitest.Must(t, w.API.Create(t.Context(), &v1alpha1.NodeGroup{
 					ObjectMeta: metav1.ObjectMeta{Name: "g2"}, Spec: v1alpha1.NodeGroupSpec{Nodes: []string{"n4", "n5", "n6"}},
 				}))
-				w.pollBoth()
+				w.PollBoth()
 				v, back, survivor := w.dirtySetBack("pvc-1")
 				if noted {
-					w.host(survivor).Stop()
-					w.poll()
+					w.Host(survivor).Stop()
+					w.Poll()
 				} else {
-					delete(w.images.notes, volumes.ImageOf(v))
+					delete(w.Images.Notes, volumes.ImageOf(v))
 				}
-				wants(t, do(w), codes.FailedPrecondition, "older than", "pvc-1")
-				wants(t, do(w), codes.FailedPrecondition, "pvc-1")
-				now := w.volume("pvc-1")
+				csitest.Wants(t, do(w), codes.FailedPrecondition, "older than", "pvc-1")
+				csitest.Wants(t, do(w), codes.FailedPrecondition, "pvc-1")
+				now := w.Volume("pvc-1")
 				if now.Status.Epoch != v.Status.Epoch || now.Status.AttachedNode != "" {
 					t.Errorf("the record has changed: %+v", now.Status)
 				}
 				if !meta.IsStatusConditionTrue(now.Status.Conditions, v1alpha1.ConditionRecordBehindDisks) {
 					t.Error("nobody is told by a condition")
 				}
-				if !w.holds(back, v) {
+				if !w.Holds(back, v) {
 					t.Errorf("the older copy on %s was written back", back)
 				}
 			})
@@ -213,27 +172,27 @@ func TestNothingIsWrittenBackByARecordThatWasSetBack(t *testing.T) {
 // died in the middle of it. The other copy was written back then, and the volume was attached again.
 func TestAFlushThatARestoredRecordHasUnderWayIsNotFinished(t *testing.T) {
 	w := newWorld(t)
-	_, first, survivor, third := w.powerLoss("pvc-1")
-	w.host(survivor).FlushAtMost(dirtyBytes / 2)
-	_, err := w.publish("pvc-1", third)
-	wants(t, err, codes.Aborted, survivor)
-	flushing := w.volume("pvc-1")
-	w.host(survivor).Stop()
-	w.taint(survivor)
-	w.host(first).Restart(t)
-	w.poll()
-	_, err = w.publish("pvc-1", third)
-	wants(t, err, codes.Unavailable, survivor) // it is taken from it
-	_, err = w.publish("pvc-1", third)
-	must(t, err)
-	w.host(third).Stop()
-	w.host(first).Stop()
-	w.host(survivor).Restart(t)
-	w.setBack(flushing)
-	w.poll()
-	_, err = w.snap("s", "pvc-1")
-	wants(t, err, codes.FailedPrecondition, "older than", "pvc-1")
-	if now := w.volume("pvc-1").Status; !now.FlushAttached() || now.Epoch != flushing.Status.Epoch {
+	_, first, survivor, third := w.PowerLoss("pvc-1")
+	w.Host(survivor).FlushAtMost(csitest.DirtyBytes / 2)
+	_, err := w.Publish("pvc-1", third)
+	csitest.Wants(t, err, codes.Aborted, survivor)
+	flushing := w.Volume("pvc-1")
+	w.Host(survivor).Stop()
+	w.Taint(survivor)
+	w.Host(first).Restart(t)
+	w.Poll()
+	_, err = w.Publish("pvc-1", third)
+	csitest.Wants(t, err, codes.Unavailable, survivor) // it is taken from it
+	_, err = w.Publish("pvc-1", third)
+	csitest.Must(t, err)
+	w.Host(third).Stop()
+	w.Host(first).Stop()
+	w.Host(survivor).Restart(t)
+	w.SetBack(flushing)
+	w.Poll()
+	_, err = w.Snap("s", "pvc-1")
+	csitest.Wants(t, err, codes.FailedPrecondition, "older than", "pvc-1")
+	if now := w.Volume("pvc-1").Status; !now.FlushAttached() || now.Epoch != flushing.Status.Epoch {
 		t.Errorf("the flush went on: %+v", now)
 	}
 }

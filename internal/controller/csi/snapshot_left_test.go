@@ -7,6 +7,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/controller/volumes"
+	"github.com/escache/escache-csi/test/csitest"
 )
 
 // TestASnapshotHasWhatWasWrittenDuringAHoldThatNobodyHasEnded: with the engine log I/O goes on meanwhile. Hosts
@@ -14,37 +15,37 @@ import (
 func TestASnapshotHasWhatWasWrittenDuringAHoldThatNobodyHasEnded(t *testing.T) {
 	for _, engine := range []string{"writecache", "log"} {
 		w := newWorld(t)
-		r := createRequest("a")
+		r := csitest.CreateRequest("a")
 		r.Parameters["cacheEngine"] = engine
-		_, err := w.service.CreateVolume(t.Context(), r)
-		must(t, err)
-		v := w.volume("a")
+		_, err := w.Service.CreateVolume(t.Context(), r)
+		csitest.Must(t, err)
+		v := w.Volume("a")
 		node := v.Spec.Replicas[0]
-		_, err = w.publish("a", node)
-		must(t, err)
-		host := w.host(node)
-		host.Stage(ref(v), "192.0.2.1:0/1", w.volume("a").Status.Epoch, escache.ModeWriteback)
+		_, err = w.Publish("a", node)
+		csitest.Must(t, err)
+		host := w.Host(node)
+		host.Stage(csitest.Ref(v), "192.0.2.1:0/1", w.Volume("a").Status.Epoch, escache.ModeWriteback)
 		host.Break("a second hold has the image of the first")
-		w.images.taking = func(volumes.SnapshotRef) { host.Stop() } // so it is not released
-		_, err = w.snap("s", "a")
-		wants(t, err, codes.Unavailable, node)
+		w.Images.Taking = func(volumes.SnapshotRef) { host.Stop() } // so it is not released
+		_, err = w.Snap("s", "a")
+		csitest.Wants(t, err, codes.Unavailable, node)
 		host.Restart(t)
-		if !host.Held(ref(v)) {
+		if !host.Held(csitest.Ref(v)) {
 			t.Fatalf("%s: it is not held any more", engine)
 		}
 		if engine == "log" {
-			host.Write(ref(v), dirtyBytes)
+			host.Write(csitest.Ref(v), csitest.DirtyBytes)
 		}
 		dirty := int64(-1)
-		w.images.taking = func(volumes.SnapshotRef) {
-			if status, _ := host.Volume(ref(v)); status.DirtyBytes != nil && status.HeldUntil != nil {
+		w.Images.Taking = func(volumes.SnapshotRef) {
+			if status, _ := host.Volume(csitest.Ref(v)); status.DirtyBytes != nil && status.HeldUntil != nil {
 				dirty = *status.DirtyBytes
 			}
 		}
-		_, err = w.snap("s2", "a")
-		must(t, err)
-		if dirty != 0 || host.Held(ref(v)) {
-			t.Errorf("%s: taken with %d bytes dirty; held afterwards: %v", engine, dirty, host.Held(ref(v)))
+		_, err = w.Snap("s2", "a")
+		csitest.Must(t, err)
+		if dirty != 0 || host.Held(csitest.Ref(v)) {
+			t.Errorf("%s: taken with %d bytes dirty; held afterwards: %v", engine, dirty, host.Held(csitest.Ref(v)))
 		}
 	}
 }

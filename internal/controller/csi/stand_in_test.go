@@ -9,6 +9,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/test/csitest"
 )
 
 const (
@@ -18,17 +19,17 @@ const (
 
 // outdate puts a host's replica on record as outdated.
 func (w *world) outdate(id, host string) {
-	w.t.Helper()
-	v := w.volume(id)
+	w.T.Helper()
+	v := w.Volume(id)
 	v.Status.Outdated = []string{host}
-	must(w.t, w.api.Status().Update(w.t.Context(), v))
+	csitest.Must(w.T, w.API.Status().Update(w.T.Context(), v))
 }
 
 // stale returns the hosts of replicas that the group has to clean up.
 func (w *world) stale() (hosts []string) {
-	w.t.Helper()
+	w.T.Helper()
 	group := &v1alpha1.NodeGroup{}
-	must(w.t, w.api.Get(w.t.Context(), client.ObjectKey{Name: "g1"}, group))
+	csitest.Must(w.T, w.API.Get(w.T.Context(), client.ObjectKey{Name: "g1"}, group))
 	for _, s := range group.Status.StaleReplicas {
 		hosts = append(hosts, s.Node)
 	}
@@ -57,24 +58,25 @@ func TestAThirdHostStandsInForAPartnerThatAnswersWithAnError(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			v, holder, partner := w.usedBefore("pvc-1")
+			v, holder, partner := w.UsedBefore("pvc-1")
 			if !tc.current {
 				w.outdate("pvc-1", partner) // so it is removed and laid again
 			}
-			w.host(partner).Refuse(tc.call, tc.code)
-			_, err := w.publish("pvc-1", holder)
-			must(t, err)
-			now := w.volume("pvc-1")
-			if !now.Spec.HasReplica(holder) || !now.Spec.HasReplica(other(v)) || !w.host(other(v)).Has(ref(v)) || len(now.Status.Outdated) > 0 {
-				t.Errorf("record %+v %+v, replicas on %v", now.Spec, now.Status, w.fleet.On(ref(v)))
+			w.Host(partner).Refuse(tc.call, tc.code)
+			_, err := w.Publish("pvc-1", holder)
+			csitest.Must(t, err)
+			now := w.Volume("pvc-1")
+			if !now.Spec.HasReplica(holder) || !now.Spec.HasReplica(csitest.Other(v)) || !w.Host(csitest.Other(v)).Has(csitest.Ref(v)) ||
+				len(now.Status.Outdated) > 0 {
+				t.Errorf("record %+v %+v, replicas on %v", now.Spec, now.Status, w.Fleet.On(csitest.Ref(v)))
 			}
 			if got := w.stale(); !slices.Equal(got, []string{partner}) {
 				t.Errorf("to clean up: %v", got)
 			}
-			w.host(partner).Refuse(tc.call, "")
-			w.poll()
-			if got := w.stale(); len(got) > 0 || w.host(partner).Has(ref(v)) {
-				t.Errorf("left on %v, to clean up: %v", w.fleet.On(ref(v)), got)
+			w.Host(partner).Refuse(tc.call, "")
+			w.Poll()
+			if got := w.stale(); len(got) > 0 || w.Host(partner).Has(csitest.Ref(v)) {
+				t.Errorf("left on %v, to clean up: %v", w.Fleet.On(csitest.Ref(v)), got)
 			}
 		})
 	}
@@ -86,14 +88,14 @@ func TestANodeWithoutAReplicaGetsAPartnerThatWorks(t *testing.T) {
 	for _, call := range []string{putCall, deleteCall} {
 		for i := range 2 {
 			w := newWorld(t)
-			v, _, _ := w.usedBefore("pvc-1")
+			v, _, _ := w.UsedBefore("pvc-1")
 			bad, good := v.Spec.Replicas[i], v.Spec.Replicas[1-i]
-			w.host(bad).Refuse(call, escache.CodeInternal)
-			_, err := w.publish("pvc-1", other(v))
-			must(t, err)
-			now := w.volume("pvc-1")
-			if !now.Spec.HasReplica(other(v)) || !now.Spec.HasReplica(good) || !w.host(good).Has(ref(v)) {
-				t.Errorf("%s fails on %s: replicas on %v, by the record on %v", call, bad, w.fleet.On(ref(v)), now.Spec.Replicas)
+			w.Host(bad).Refuse(call, escache.CodeInternal)
+			_, err := w.Publish("pvc-1", csitest.Other(v))
+			csitest.Must(t, err)
+			now := w.Volume("pvc-1")
+			if !now.Spec.HasReplica(csitest.Other(v)) || !now.Spec.HasReplica(good) || !w.Host(good).Has(csitest.Ref(v)) {
+				t.Errorf("%s fails on %s: replicas on %v, by the record on %v", call, bad, w.Fleet.On(csitest.Ref(v)), now.Spec.Replicas)
 			}
 		}
 	}
@@ -117,16 +119,16 @@ func TestWhatSpeaksOfDataKeepsTheVolumeWhereItIs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			v, holder, partner := w.usedBefore("pvc-1")
+			v, holder, partner := w.UsedBefore("pvc-1")
 			w.outdate("pvc-1", partner)
 			failing := partner
 			if tc.node {
 				failing = holder
 			}
-			w.host(failing).Refuse(tc.call, tc.code)
-			_, err := w.publish("pvc-1", holder)
-			wants(t, err, tc.want, failing)
-			if now := w.volume("pvc-1"); !slices.Equal(now.Spec.Replicas, v.Spec.Replicas) || len(w.stale()) > 0 {
+			w.Host(failing).Refuse(tc.call, tc.code)
+			_, err := w.Publish("pvc-1", holder)
+			csitest.Wants(t, err, tc.want, failing)
+			if now := w.Volume("pvc-1"); !slices.Equal(now.Spec.Replicas, v.Spec.Replicas) || len(w.stale()) > 0 {
 				t.Errorf("replicas on %v, to clean up: %v", now.Spec.Replicas, w.stale())
 			}
 		})
@@ -136,9 +138,9 @@ func TestWhatSpeaksOfDataKeepsTheVolumeWhereItIs(t *testing.T) {
 // Both other hosts fail, so there is no second copy, and the answer says why.
 func TestWithoutAnyHostThatWorksThePartnersErrorIsTold(t *testing.T) {
 	w := newWorld(t)
-	v, holder, partner := w.usedBefore("pvc-1")
-	w.host(partner).Refuse(putCall, escache.CodeInternal)
-	w.host(other(v)).Refuse(putCall, escache.CodeInternal)
-	_, err := w.publish("pvc-1", holder)
-	wants(t, err, codes.Internal, "no other host can stand in")
+	v, holder, partner := w.UsedBefore("pvc-1")
+	w.Host(partner).Refuse(putCall, escache.CodeInternal)
+	w.Host(csitest.Other(v)).Refuse(putCall, escache.CodeInternal)
+	_, err := w.Publish("pvc-1", holder)
+	csitest.Wants(t, err, codes.Internal, "no other host can stand in")
 }

@@ -13,35 +13,37 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/controller/volumes"
+	"github.com/escache/escache-csi/test/csitest"
 )
 
 // writeBack takes a bite of a write-back without a pod.
 func (w *world) writeBack(id string) error {
-	return w.locked.WriteBackDetached(w.t.Context(), id, 5*time.Second)
+	return w.Locked.WriteBackDetached(w.T.Context(), id, 5*time.Second)
 }
 
 func TestADetachedVolumeIsWrittenBackWithoutAPodInBites(t *testing.T) {
 	w := newWorld(t)
-	v, _, survivor, _ := w.powerLoss("pvc-1")
-	w.host(survivor).FlushAtMost(dirtyBytes / 2)
+	v, _, survivor, _ := w.PowerLoss("pvc-1")
+	w.Host(survivor).FlushAtMost(csitest.DirtyBytes / 2)
 	err := w.writeBack("pvc-1")
-	wants(t, err, codes.Aborted, survivor)
-	if unfinished, ok := errors.AsType[*volumes.UnfinishedError](err); !ok || unfinished.LeftBytes != dirtyBytes/2 || unfinished.Node != survivor {
+	csitest.Wants(t, err, codes.Aborted, survivor)
+	if unfinished, ok := errors.AsType[*volumes.UnfinishedError](err); !ok || unfinished.LeftBytes != csitest.DirtyBytes/2 ||
+		unfinished.Node != survivor {
 		t.Errorf("%+v", err)
 	}
-	if s := w.volume("pvc-1").Status; !s.FlushAttached() || s.AttachedNode != survivor {
+	if s := w.Volume("pvc-1").Status; !s.FlushAttached() || s.AttachedNode != survivor {
 		t.Fatalf("status %+v", s)
 	}
-	w.restart() // another process goes on
-	must(t, w.writeBack("pvc-1"))
-	if s := w.volume("pvc-1").Status; s.AttachedNode != "" || s.Authority != v1alpha1.AuthorityCeph || s.DirtyBytes != 0 || s.Epoch != 2 {
+	w.Restart() // another process goes on
+	csitest.Must(t, w.writeBack("pvc-1"))
+	if s := w.Volume("pvc-1").Status; s.AttachedNode != "" || s.Authority != v1alpha1.AuthorityCeph || s.DirtyBytes != 0 || s.Epoch != 2 {
 		t.Errorf("status %+v", s)
 	}
-	if _, connected := w.host(survivor).Connected(ref(v)); connected {
+	if _, connected := w.Host(survivor).Connected(csitest.Ref(v)); connected {
 		t.Errorf("%s still has the device", survivor)
 	}
-	must(t, w.writeBack("pvc-1"))
-	if s := w.volume("pvc-1").Status; s.Epoch != 2 {
+	csitest.Must(t, w.writeBack("pvc-1"))
+	if s := w.Volume("pvc-1").Status; s.Epoch != 2 {
 		t.Errorf("there was nothing to do, and the record says %+v", s)
 	}
 }
@@ -51,16 +53,16 @@ func TestADetachedVolumeIsWrittenBackWithoutAPodInBites(t *testing.T) {
 func TestAPodGetsAVolumeThatIsBeingWrittenBackWithoutOne(t *testing.T) {
 	for _, there := range []bool{true, false} {
 		w := newWorld(t)
-		_, _, survivor, third := w.powerLoss("pvc-1")
-		w.host(survivor).FlushAtMost(dirtyBytes / 2)
-		wants(t, w.writeBack("pvc-1"), codes.Aborted)
+		_, _, survivor, third := w.PowerLoss("pvc-1")
+		w.Host(survivor).FlushAtMost(csitest.DirtyBytes / 2)
+		csitest.Wants(t, w.writeBack("pvc-1"), codes.Aborted)
 		node := third
 		if there {
 			node = survivor
 		}
-		_, err := w.publish("pvc-1", node)
-		must(t, err)
-		if s := w.volume("pvc-1").Status; s.AttachedNode != node || s.FlushAttached() || s.Epoch != 3 {
+		_, err := w.Publish("pvc-1", node)
+		csitest.Must(t, err)
+		if s := w.Volume("pvc-1").Status; s.AttachedNode != node || s.FlushAttached() || s.Epoch != 3 {
 			t.Errorf("there %v: status %+v", there, s)
 		}
 		if err := w.writeBack("pvc-1"); !errors.Is(err, authority.ErrAttached) {
@@ -72,18 +74,18 @@ func TestAPodGetsAVolumeThatIsBeingWrittenBackWithoutOne(t *testing.T) {
 // Whoever attaches or deletes it waits until a bite has ended, and not for the sidecar's next try.
 func TestACallWaitsForABiteOfAWriteBack(t *testing.T) {
 	w := newWorld(t)
-	w.powerLoss("pvc-1")
-	end, err := w.locks.Begin("pvc-1", volumes.WritingBack)
-	must(t, err)
+	w.PowerLoss("pvc-1")
+	end, err := w.Locks.Begin("pvc-1", volumes.WritingBack)
+	csitest.Must(t, err)
 	done := make(chan error, 1)
-	go func() { done <- w.delete("pvc-1") }()
+	go func() { done <- w.Delete("pvc-1") }()
 	select {
 	case err := <-done:
 		t.Fatalf("it did not wait: %v", err)
 	case <-time.After(200 * time.Millisecond):
 	}
 	end()
-	must(t, <-done)
+	csitest.Must(t, <-done)
 }
 
 func TestNothingIsWrittenBackByARecordThatMayBeWrong(t *testing.T) {
@@ -92,21 +94,22 @@ func TestNothingIsWrittenBackByARecordThatMayBeWrong(t *testing.T) {
 		code   codes.Code
 		says   string
 	}{
-		"it is being made":       {func(_ *world, v *v1alpha1.CacheVolume) { v.Status.Phase = "" }, codes.FailedPrecondition, "being made"},
-		"nobody knows the truth": {func(_ *world, v *v1alpha1.CacheVolume) { v.Status.Phase = v1alpha1.VolumeConflict }, codes.FailedPrecondition, "adopt --all"},
+		"it is being made": {func(_ *world, v *v1alpha1.CacheVolume) { v.Status.Phase = "" }, codes.FailedPrecondition, "being made"},
+		"nobody knows the truth": {func(_ *world, v *v1alpha1.CacheVolume) { v.Status.Phase = v1alpha1.VolumeConflict },
+			codes.FailedPrecondition, "adopt --all"},
 		"a host knew better": {func(_ *world, v *v1alpha1.CacheVolume) {
 			meta.SetStatusCondition(&v.Status.Conditions, metav1.Condition{
 				Type: v1alpha1.ConditionRecordBehindDisks, Status: metav1.ConditionTrue, Reason: "LaterAttachmentSeen",
 			})
 		}, codes.FailedPrecondition, "docs/restore-etcd.md"},
 		"a host knows better": {func(w *world, v *v1alpha1.CacheVolume) {
-			w.host(v.Spec.Replicas[0]).Restart(w.t)
-			w.host(v.Spec.Replicas[0]).SetEpoch(ref(v), 7)
+			w.Host(v.Spec.Replicas[0]).Restart(w.T)
+			w.Host(v.Spec.Replicas[0]).SetEpoch(csitest.Ref(v), 7)
 		}, codes.FailedPrecondition, "the host has seen epoch 7"},
 		"the image knows better": {func(w *world, v *v1alpha1.CacheVolume) {
-			note := w.images.notes[volumes.ImageOf(v)]
+			note := w.Images.Notes[volumes.ImageOf(v)]
 			note.Epoch = 7
-			w.images.notes[volumes.ImageOf(v)] = note
+			w.Images.Notes[volumes.ImageOf(v)] = note
 		}, codes.FailedPrecondition, "metadata has epoch 7"},
 		"no copy is current": {func(_ *world, v *v1alpha1.CacheVolume) {
 			v.Status.Outdated = slices.Clone(v.Spec.Replicas)
@@ -114,14 +117,14 @@ func TestNothingIsWrittenBackByARecordThatMayBeWrong(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			v, _, survivor, _ := w.powerLoss("pvc-1")
+			v, _, survivor, _ := w.PowerLoss("pvc-1")
 			tc.change(w, v)
-			must(t, w.api.Status().Update(t.Context(), v))
-			wants(t, w.writeBack("pvc-1"), tc.code, tc.says)
-			if s := w.volume("pvc-1").Status; s.AttachedNode != "" || s.Epoch != 1 || s.Authority != v1alpha1.AuthorityCache {
+			csitest.Must(t, w.API.Status().Update(t.Context(), v))
+			csitest.Wants(t, w.writeBack("pvc-1"), tc.code, tc.says)
+			if s := w.Volume("pvc-1").Status; s.AttachedNode != "" || s.Epoch != 1 || s.Authority != v1alpha1.AuthorityCache {
 				t.Errorf("status %+v", s)
 			}
-			if _, connected := w.host(survivor).Connected(ref(v)); connected {
+			if _, connected := w.Host(survivor).Connected(csitest.Ref(v)); connected {
 				t.Errorf("%s has the device", survivor)
 			}
 		})
