@@ -183,3 +183,14 @@ func (w *World) PollBoth() {
 func (w *World) Gone(id string) bool {
 	return apierrors.IsNotFound(w.API.Get(context.Background(), client.ObjectKey{Name: id}, &v1alpha1.CacheVolume{}))
 }
+
+// CacheSizes are the sizes of the volume's copies, by host.
+func (w *World) CacheSizes(v *v1alpha1.CacheVolume) map[string]int64 {
+	out := map[string]int64{}
+	for name, h := range w.Fleet.Hosts {
+		if h.Has(Ref(v)) {
+			out[name] = h.Status(Ref(v)).CacheBytes
+		}
+	}
+	return out
+}

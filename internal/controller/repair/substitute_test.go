@@ -1,4 +1,4 @@
-package csi_test
+package repair_test
 
 import (
 	"errors"
@@ -17,7 +17,7 @@ import (
 )
 
 func TestLostReplicaIsReplacedWhileTheVolumeIsAttached(t *testing.T) {
-	w := newWorld(t)
+	w := csitest.New(t)
 	v, holder, lost, third := w.Widow("pvc-1")
 	w.TakeEpoch(holder, "pvc-1")
 	able, err := w.Locked.Substitutes(v, lost, volumes.ElsewhereIfAway)
@@ -61,7 +61,7 @@ func TestLostReplicaIsReplacedWhileTheVolumeIsAttached(t *testing.T) {
 }
 
 func TestCompleteCopyIsCurrentAndTheLostOneWiped(t *testing.T) {
-	w := newWorld(t)
+	w := csitest.New(t)
 	v, holder, lost, third := w.Widow("pvc-1")
 	w.TakeEpoch(holder, "pvc-1")
 	csitest.Must(t, w.Locked.Substitute(t.Context(), "pvc-1", v.Status.Epoch, lost, third, volumes.ElsewhereIfAway))
@@ -98,7 +98,7 @@ func TestCompleteCopyIsCurrentAndTheLostOneWiped(t *testing.T) {
 // The volume is drained, so its record says that the truth is in Ceph. The lost copy has seen this
 // attachment, and is dirty.
 func TestTheReplacedCopyOfADrainedVolumeIsWiped(t *testing.T) {
-	w := newWorld(t)
+	w := csitest.New(t)
 	v, holder, lost, third := w.Widow("pvc-1")
 	w.TakeEpoch(holder, "pvc-1")
 	w.TakeEpoch(lost, "pvc-1")
@@ -121,15 +121,19 @@ func TestTheReplacedCopyOfADrainedVolumeIsWiped(t *testing.T) {
 }
 
 func TestReplicaIsOnlyReplacedWithProof(t *testing.T) {
-	for name, spoil := range map[string]func(w *world, v *v1alpha1.CacheVolume, holder, lost string){
-		"the lost one is not on record as outdated": func(_ *world, v *v1alpha1.CacheVolume, _, _ string) { v.Status.Outdated = nil },
-		"the holder is": func(_ *world, v *v1alpha1.CacheVolume, holder, lost string) {
+	for name, spoil := range map[string]func(w *csitest.World, v *v1alpha1.CacheVolume, holder, lost string){
+		"the lost one is not on record as outdated": func(
+			_ *csitest.World, v *v1alpha1.CacheVolume, _, _ string,
+		) {
+			v.Status.Outdated = nil
+		},
+		"the holder is": func(_ *csitest.World, v *v1alpha1.CacheVolume, holder, lost string) {
 			v.Status.Outdated = []string{holder, lost}
 		},
-		"detached meanwhile":  func(_ *world, v *v1alpha1.CacheVolume, _, _ string) { v.Status.AttachedNode = "" },
-		"attached anew":       func(_ *world, v *v1alpha1.CacheVolume, _, _ string) { v.Status.Epoch++ },
-		"no repair on record": func(_ *world, v *v1alpha1.CacheVolume, _, _ string) { v.Status.Repair = nil },
-		"the host is back": func(w *world, _ *v1alpha1.CacheVolume, _, lost string) {
+		"detached meanwhile":  func(_ *csitest.World, v *v1alpha1.CacheVolume, _, _ string) { v.Status.AttachedNode = "" },
+		"attached anew":       func(_ *csitest.World, v *v1alpha1.CacheVolume, _, _ string) { v.Status.Epoch++ },
+		"no repair on record": func(_ *csitest.World, v *v1alpha1.CacheVolume, _, _ string) { v.Status.Repair = nil },
+		"the host is back": func(w *csitest.World, _ *v1alpha1.CacheVolume, _, lost string) {
 			w.Host(lost).Restart(w.T)
 			for _, n := range []string{"n1", "n2", "n3"} {
 				if n != lost && w.Volume("pvc-1").Status.AttachedNode != n {
@@ -140,7 +144,7 @@ func TestReplicaIsOnlyReplacedWithProof(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := csitest.New(t)
 			v, holder, lost, third := w.Widow("pvc-1")
 			epoch := v.Status.Epoch
 			spoil(w, v, holder, lost)
@@ -160,7 +164,7 @@ func TestReplicaIsOnlyReplacedWithProof(t *testing.T) {
 // outdated. Since then that one was filled, and the holder's disk has failed: it lives from the copy that
 // the record gives away. Repairs raise no epoch, so the host cannot know it by that.
 func TestTheOnlyCopyIsNotReplaced(t *testing.T) {
-	w := newWorld(t)
+	w := csitest.New(t)
 	v, holder, lost, _ := w.Widow("pvc-1")
 	w.TakeEpoch(holder, "pvc-1")
 	w.TakeEpoch(lost, "pvc-1")

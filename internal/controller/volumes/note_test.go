@@ -1,4 +1,4 @@
-package csi_test
+package volumes_test
 
 import (
 	"testing"
@@ -14,7 +14,7 @@ import (
 )
 
 func TestTheImageTellsOfItsVolume(t *testing.T) {
-	w := newWorld(t)
+	w := csitest.New(t)
 	v := w.Create("pvc-1")
 	note := w.Images.Notes[volumes.ImageOf(v)]
 	if note.Volume != "pvc-1" || note.Version != volumes.NoteVersion || note.Epoch != 0 || note.Spec.Group != "g1" ||
@@ -56,7 +56,7 @@ func TestNotesThatCannotBeRead(t *testing.T) {
 // TestAnImageOfALaterEpochStopsTheVolume: the record was set back, and no host can say so, because
 // none has a replica any more.
 func TestAnImageOfALaterEpochStopsTheVolume(t *testing.T) {
-	w := newWorld(t)
+	w := csitest.New(t)
 	v, holder, _ := w.UsedBefore("pvc-1")
 	_, err := w.Publish("pvc-1", holder)
 	csitest.Must(t, err)

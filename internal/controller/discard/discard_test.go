@@ -1,4 +1,4 @@
-package csi_test
+package discard_test
 
 import (
 	"errors"
@@ -14,7 +14,7 @@ import (
 )
 
 func TestAttachWithoutACurrentCopyNamesWhatIsLost(t *testing.T) {
-	w := newWorld(t)
+	w := csitest.New(t)
 	_, dead, partner := w.Lose("pvc-1")
 	csitest.Must(t, w.Unpublish("pvc-1", dead))
 	_, err := w.Publish("pvc-1", partner)
@@ -23,7 +23,7 @@ func TestAttachWithoutACurrentCopyNamesWhatIsLost(t *testing.T) {
 }
 
 func TestDiscardedCacheIsWhatCephHas(t *testing.T) {
-	w := newWorld(t)
+	w := csitest.New(t)
 	v, dead, partner := w.Lose("pvc-1")
 	request := w.DiscardRequest("pvc-1", v.Status.Epoch)
 	w.Images.Fail = volumes.ErrUnavailable
@@ -68,7 +68,7 @@ func TestDiscardedCacheIsWhatCephHas(t *testing.T) {
 }
 
 func TestDiscardIsRefusedWhileTheCopyCanBeHad(t *testing.T) {
-	w := newWorld(t)
+	w := csitest.New(t)
 	v, dead, _ := w.Lose("pvc-1")
 	w.Host(dead).Restart(t)
 	if _, err := w.Locked.Discard(t.Context(), w.DiscardRequest("pvc-1", v.Status.Epoch)); !errors.Is(err, authority.ErrRefused) {

@@ -1,4 +1,4 @@
-package csi_test
+package move_test
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package csi_test
+package rebuild_test
 
 import (
 	"slices"

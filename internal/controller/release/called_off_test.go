@@ -1,4 +1,4 @@
-package csi_test
+package release_test
 
 import (
 	"context"

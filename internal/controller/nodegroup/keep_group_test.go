@@ -1,4 +1,4 @@
-package csi_test
+package nodegroup_test
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 
 // Between the record of the first volume and the next poll somebody may delete the group.
 func TestAGroupIsKeptBeforeTheRecordOfItsFirstVolumeIsWritten(t *testing.T) {
-	w := newWorld(t)
+	w := csitest.New(t)
 	early := errors.New("the record is written before the group is kept")
 	below, ok := w.API.(client.WithWatch)
 	if !ok {
@@ -38,7 +38,7 @@ func TestAGroupIsKeptBeforeTheRecordOfItsFirstVolumeIsWritten(t *testing.T) {
 }
 
 func TestADeletedGroupServesItsVolumesAndTakesNoNewOnes(t *testing.T) {
-	w := newWorld(t)
+	w := csitest.New(t)
 	id := w.Create("v").Name
 	g, err := w.Group()
 	csitest.Must(t, err)

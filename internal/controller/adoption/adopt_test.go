@@ -1,4 +1,4 @@
-package csi_test
+package adoption_test
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package csi_test
+package move_test
 
 import (
 	"context"
@@ -330,8 +330,8 @@ func TestAMovedVolumeGetsItsSizeInItsNewGroup(t *testing.T) {
 	_, err := w.Publish(moved, v.Spec.Replicas[0])
 	csitest.Must(t, err)
 	for _, node := range w.Volume(moved).Spec.Replicas {
-		if w.sizes(v)[node] != 256<<20 || !strings.HasPrefix(w.Volume(moved).Spec.Group, "g2") {
-			t.Errorf("copies %v", w.sizes(v))
+		if w.CacheSizes(v)[node] != 256<<20 || !strings.HasPrefix(w.Volume(moved).Spec.Group, "g2") {
+			t.Errorf("copies %v", w.CacheSizes(v))
 		}
 	}
 }

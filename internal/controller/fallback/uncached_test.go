@@ -1,4 +1,4 @@
-package csi_test
+package fallback_test
 
 import (
 	"context"

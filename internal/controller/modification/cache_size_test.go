@@ -1,4 +1,4 @@
-package csi_test
+package modification_test
 
 import (
 	"slices"
@@ -28,17 +28,6 @@ func (w *world) wanted(id string) (v *v1alpha1.CacheVolume) {
 	return w.Volume(id)
 }
 
-// sizes are the sizes of the volume's copies, by host.
-func (w *world) sizes(v *v1alpha1.CacheVolume) map[string]int64 {
-	out := map[string]int64{}
-	for name, h := range w.Fleet.Hosts {
-		if h.Has(csitest.Ref(v)) {
-			out[name] = h.Status(csitest.Ref(v)).CacheBytes
-		}
-	}
-	return out
-}
-
 // hasCache fails unless the volume is attached, nothing more is to change, and both copies have the size.
 func (w *world) hasCache(id string, bytes int64) {
 	w.T.Helper()
@@ -48,7 +37,7 @@ func (w *world) hasCache(id string, bytes int64) {
 		w.T.Errorf("record %+v, %+v", v.Spec, v.Status)
 	}
 	for _, node := range v.Spec.Replicas {
-		if got := w.sizes(v)[node]; got != bytes {
+		if got := w.CacheSizes(v)[node]; got != bytes {
 			w.T.Errorf("the copy on %s has %d bytes, not %d", node, got, bytes)
 		}
 	}
@@ -103,14 +92,14 @@ func TestTheCacheGetsItsSizeWhenTheVolumeIsAttached(t *testing.T) {
 				}
 				w.Restart()
 			}
-			if sizes := w.sizes(before); len(sizes) != 2 || sizes[node] != small {
+			if sizes := w.CacheSizes(before); len(sizes) != 2 || sizes[node] != small {
 				t.Errorf("hosts were changed: %v", sizes)
 			}
 			_, err := w.Publish("pvc-1", node)
 			csitest.Must(t, err)
 			w.hasCache("pvc-1", tc.bytes)
-			if v := w.Volume("pvc-1"); v.Spec.LinkGeneration != before.Spec.LinkGeneration+1 || len(w.sizes(v)) != 2 {
-				t.Errorf("record %+v, copies %v", v.Spec, w.sizes(v))
+			if v := w.Volume("pvc-1"); v.Spec.LinkGeneration != before.Spec.LinkGeneration+1 || len(w.CacheSizes(v)) != 2 {
+				t.Errorf("record %+v, copies %v", v.Spec, w.CacheSizes(v))
 			}
 		})
 	}
@@ -195,7 +184,7 @@ func TestAnAttachedVolumeKeepsItsCacheUntilItIsAttachedAgain(t *testing.T) {
 		_, err = w.Publish("pvc-1", holder)
 		csitest.Must(t, err)
 	}
-	if sizes := w.sizes(v); sizes[holder] != small || sizes[partner] != small || w.Volume("pvc-1").Spec.CacheBytes != small {
+	if sizes := w.CacheSizes(v); sizes[holder] != small || sizes[partner] != small || w.Volume("pvc-1").Spec.CacheBytes != small {
 		t.Errorf("the cache was changed in use: %v", sizes)
 	}
 	w.Host(holder).Release(csitest.Ref(v))
@@ -235,8 +224,8 @@ func TestADirtyCacheIsTakenOverAsItIs(t *testing.T) {
 	_, err := w.Publish("pvc-1", holder)
 	csitest.Must(t, err)
 	for _, node := range v.Spec.Replicas {
-		if !w.Holds(node, v) || w.sizes(v)[node] != small {
-			t.Errorf("the copy on %s was changed: %v", node, w.sizes(v))
+		if !w.Holds(node, v) || w.CacheSizes(v)[node] != small {
+			t.Errorf("the copy on %s was changed: %v", node, w.CacheSizes(v))
 		}
 		w.Host(node).Write(csitest.Ref(v), 0)
 	}
@@ -275,11 +264,11 @@ func TestACopyOfTheFormerSizeIsRemovedWhenItsHostIsBack(t *testing.T) {
 		t.Errorf("stale replicas %+v", s)
 	}
 	w.Host(away).Restart(t)
-	if w.sizes(v)[away] != small {
-		t.Fatalf("copies %v", w.sizes(v))
+	if w.CacheSizes(v)[away] != small {
+		t.Fatalf("copies %v", w.CacheSizes(v))
 	}
 	w.Poll()
-	if sizes := w.sizes(v); len(sizes) != 2 || sizes[away] != 0 {
+	if sizes := w.CacheSizes(v); len(sizes) != 2 || sizes[away] != 0 {
 		t.Errorf("copies %v", sizes)
 	}
 	csitest.Must(t, w.Unpublish("pvc-1", node))

@@ -1,4 +1,4 @@
-package csi_test
+package unfence_test
 
 import (
 	"errors"

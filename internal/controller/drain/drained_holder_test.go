@@ -1,4 +1,4 @@
-package csi_test
+package drain_test
 
 import (
 	"context"

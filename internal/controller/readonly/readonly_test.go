@@ -1,4 +1,4 @@
-package csi_test
+package readonly_test
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package csi_test
+package marking_test
 
 import (
 	"context"

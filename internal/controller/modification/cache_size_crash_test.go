@@ -1,4 +1,4 @@
-package csi_test
+package modification_test
 
 import (
 	"testing"
@@ -46,10 +46,10 @@ func TestAVolumeIsAttachedWithItsFormerCacheIfThereIsNoRoom(t *testing.T) {
 			_, err := w.Publish("pvc-1", node)
 			csitest.Must(t, err)
 			now := w.Volume("pvc-1")
-			if now.Spec.CacheBytes != small || now.Spec.WantedCacheBytes != large || w.sizes(now)[node] != small ||
+			if now.Spec.CacheBytes != small || now.Spec.WantedCacheBytes != large || w.CacheSizes(now)[node] != small ||
 				w.resized("pvc-1") != tc.reason ||
 				w.allocated() != counted {
-				t.Errorf("record %+v, %+v, copies %v; %d bytes are counted, of %d", now.Spec, now.Status, w.sizes(now), w.allocated(),
+				t.Errorf("record %+v, %+v, copies %v; %d bytes are counted, of %d", now.Spec, now.Status, w.CacheSizes(now), w.allocated(),
 					counted)
 			}
 			if w.report("pvc-1") || w.resized("pvc-1") != tc.reason {
@@ -114,7 +114,7 @@ func (w *world) resizeAndDie(writes int, away, leaves bool) (died bool) {
 	w.report("pvc-1")
 	w.hasCache("pvc-1", large)
 	w.Poll()
-	if sizes := w.sizes(v); len(sizes) != 2 {
+	if sizes := w.CacheSizes(v); len(sizes) != 2 {
 		w.T.Errorf("copies %v", sizes)
 	}
 	return *dead
@@ -125,7 +125,7 @@ func (w *world) resizeAndDie(writes int, away, leaves bool) (died bool) {
 func (w *world) onlyOneSize(writes int) {
 	w.T.Helper()
 	v := w.Volume("pvc-1")
-	for node, size := range w.sizes(v) {
+	for node, size := range w.CacheSizes(v) {
 		if v.Spec.HasReplica(node) && size != v.Spec.CacheBytes && v.Status.Authority == v1alpha1.AuthorityCache {
 			w.T.Errorf("after %d writes the record says %d bytes, and the copy on %s has %d", writes, v.Spec.CacheBytes, node, size)
 		}
@@ -142,7 +142,7 @@ func TestAChangeThatWasTakenBackCreatesBothCopiesAgain(t *testing.T) {
 	_, err := w.Publish("pvc-1", node)
 	csitest.Wants(t, err, codes.Unavailable, partner)
 	w.Host(partner).Restart(t)
-	if sizes := w.sizes(v); len(sizes) != 1 || sizes[partner] != small {
+	if sizes := w.CacheSizes(v); len(sizes) != 1 || sizes[partner] != small {
 		t.Fatalf("copies %v", sizes)
 	}
 	csitest.Must(t, w.Unpublish("pvc-1", node))

@@ -1,4 +1,4 @@
-package csi_test
+package comparison_test
 
 import (
 	"context"

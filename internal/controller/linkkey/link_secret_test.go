@@ -1,4 +1,4 @@
-package csi_test
+package linkkey_test
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package csi_test
+package cacheflush_test
 
 import (
 	"errors"
