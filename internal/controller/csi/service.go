@@ -7,6 +7,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/escache/escache-csi/internal/controller/csi/attachment"
 	"github.com/escache/escache-csi/internal/controller/csi/requests"
 	"github.com/escache/escache-csi/internal/controller/readonly"
 	"github.com/escache/escache-csi/internal/controller/volumes"
@@ -32,6 +33,7 @@ type Config struct {
 type service struct {
 	*volumes.Steps
 
+	attachments      *attachment.Attacher
 	readOnly         *readonly.Volumes
 	operations       *operation.Locks
 	imagePrefix      string
@@ -60,7 +62,7 @@ func NewService(config Config) *Service {
 	return &Service{
 		Identity: csiserver.Identity{Version: config.Version},
 		service: &service{
-			Steps: steps, readOnly: &readonly.Volumes{
+			Steps: steps, attachments: &attachment.Attacher{Steps: steps}, readOnly: &readonly.Volumes{
 				Kube: steps.Cached, Live: steps.Live, Images: steps.Images, Nodes: steps.Hosts, Log: steps.Log,
 			},
 			operations: config.Operations, imagePrefix: config.ImagePrefix, uncachedFallback: config.UncachedFallback,

@@ -1,6 +1,8 @@
 package csi
 
 import (
+	"context"
+	"errors"
 	"fmt"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -9,6 +11,30 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 )
+
+// publish gives a node a volume that can be used.
+func (s *service) publish(ctx context.Context, id, node string) (map[string]string, error) {
+	v, err := s.Volume(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if err := usable(v); err != nil {
+		return nil, err
+	}
+	return s.attachments.Publish(ctx, v, node)
+}
+
+// unpublish takes a volume from a node, also a read-only one.
+func (s *service) unpublish(ctx context.Context, id, node string) error {
+	v, err := s.Volume(ctx, id)
+	if errors.Is(err, volumes.ErrNotFound) {
+		return gone(s.readOnly.Unpublish(ctx, id, node)) // what is gone is attached nowhere
+	}
+	if err != nil {
+		return err
+	}
+	return s.attachments.Unpublish(ctx, v, node)
+}
 
 // volumeOf returns the volume as CSI sees it. Any node of the group can have it. One with uncachedFallback
 // can also be had by a node outside, while that has the label: see package fallback.

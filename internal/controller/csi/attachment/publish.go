@@ -1,4 +1,4 @@
-package csi
+package attachment
 
 import (
 	"context"
@@ -17,20 +17,13 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
-// publish makes node the only one that may write. It claims the attachment by compare-and-swap,
+// Publish makes node the only one that may write. It claims the attachment by compare-and-swap,
 // lays the replicas, and only then moves the authority to the cache. NodeStage refuses until that
 // is on record. If the node has no current copy of dirty data, a node that has one writes it back
 // first. The call succeeds only once the image's metadata tells of the attachment.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#controllerpublishvolume
-func (s *service) publish(ctx context.Context, id, node string) (map[string]string, error) {
-	v, err := s.Volume(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	if err := usable(v); err != nil {
-		return nil, err
-	}
+func (s *Attacher) Publish(ctx context.Context, v *v1alpha1.CacheVolume, node string) (map[string]string, error) {
 	s.NameClaim(ctx, v)
 	if _, err := s.Hosts.ReplicationAddress(ctx, node); err != nil {
 		return nil, fmt.Errorf("find node %s: %w", node, err)
@@ -79,7 +72,7 @@ func (s *service) publish(ctx context.Context, id, node string) (map[string]stri
 // memoryFor refuses a node that said at the last poll that it has no memory for the volume's cache:
 // escached would refuse it too, after everything else was done. The text has no figures that change by
 // themselves: Kubernetes makes an Event of each different one.
-func (s *service) memoryFor(v *v1alpha1.CacheVolume, node string) error {
+func (s *Attacher) memoryFor(v *v1alpha1.CacheVolume, node string) error {
 	least := v.Spec.CacheBytes
 	if authority.InCeph(v) {
 		least = min(least, v.Spec.FinalCacheBytes())
@@ -94,7 +87,7 @@ func (s *service) memoryFor(v *v1alpha1.CacheVolume, node string) error {
 
 // plan decides what has to be done for the node. Where another node has to write back first, it
 // does so and decides again.
-func (s *service) plan(ctx context.Context, v *v1alpha1.CacheVolume, node string) (authority.Attachment, error) {
+func (s *Attacher) plan(ctx context.Context, v *v1alpha1.CacheVolume, node string) (authority.Attachment, error) {
 	group, err := s.Group(ctx, v.Spec.Group)
 	if err != nil {
 		return authority.Attachment{}, err
@@ -113,7 +106,7 @@ func (s *service) plan(ctx context.Context, v *v1alpha1.CacheVolume, node string
 }
 
 // claim records that the node has the volume, unless it has it already.
-func (s *service) claim(ctx context.Context, v *v1alpha1.CacheVolume, plan authority.Attachment, node string) (err error) {
+func (s *Attacher) claim(ctx context.Context, v *v1alpha1.CacheVolume, plan authority.Attachment, node string) (err error) {
 	if v.Status.ImageID == "" {
 		if v.Status.ImageID, err = s.Images.Mark(ctx, volumes.ImageOf(v), v.Name); err != nil {
 			return fmt.Errorf("read id and mark of image %s: %w", volumes.ImageOf(v), err)
@@ -141,7 +134,7 @@ func (s *service) claim(ctx context.Context, v *v1alpha1.CacheVolume, plan autho
 // giveToCache moves the authority to the cache, which may become dirty from then on. The unfilled
 // copies do not count yet. A volume whose host, or second host, is being evacuated writes through from
 // the beginning instead. So what the evacuation has said of that host stays true: Ceph has everything.
-func (s *service) giveToCache(ctx context.Context, v *v1alpha1.CacheVolume, unfilled []string) error {
+func (s *Attacher) giveToCache(ctx context.Context, v *v1alpha1.CacheVolume, unfilled []string) error {
 	if !authority.InCeph(v) {
 		return nil
 	}
@@ -170,7 +163,7 @@ func (s *service) giveToCache(ctx context.Context, v *v1alpha1.CacheVolume, unfi
 
 // attachment decides how the node may have the volume. If the record only says that the volume may
 // be dirty, the hosts are asked first.
-func (s *service) attachment(ctx context.Context, v *v1alpha1.CacheVolume, group []string, node string) (authority.Attachment, error) {
+func (s *Attacher) attachment(ctx context.Context, v *v1alpha1.CacheVolume, group []string, node string) (authority.Attachment, error) {
 	plan, err := authority.Attach(v, group, node)
 	if err == nil && !plan.Held && len(plan.FlushFirst) == 0 {
 		return s.confirmed(ctx, v, node, plan)
@@ -197,7 +190,7 @@ func (s *service) attachment(ctx context.Context, v *v1alpha1.CacheVolume, group
 
 // confirmed asks the hosts before the attachment begins: whether they have seen a later one than the
 // record, and whether the node still has the copy that it is to take over.
-func (s *service) confirmed(
+func (s *Attacher) confirmed(
 	ctx context.Context, v *v1alpha1.CacheVolume, node string, plan authority.Attachment,
 ) (authority.Attachment, error) {
 	ask := append(s.ReadyReplicas(v), node)

@@ -1,4 +1,4 @@
-package csi_test
+package attachment_test
 
 import (
 	"slices"

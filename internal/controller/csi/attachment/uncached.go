@@ -1,4 +1,4 @@
-package csi
+package attachment
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 // stays there. The claim itself puts all replicas on record as outdated: from then on the node may write
 // to the image, and no cache may be used that does not know what it wrote. So the next attachment in the
 // group creates both replicas again.
-func (s *service) publishUncached(
+func (s *Attacher) publishUncached(
 	ctx context.Context, v *v1alpha1.CacheVolume, plan authority.Attachment, node string,
 ) (map[string]string, error) {
 	if err := s.claim(ctx, v, plan, node); err != nil {

@@ -1,29 +1,21 @@
-package csi
+package attachment
 
 import (
 	"context"
-	"errors"
 
+	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
-	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
-// unpublish takes the volume from a node. A node that has unstaged leaves a clean cache, and the
+// Unpublish takes the volume from a node. A node that has unstaged leaves a clean cache, and the
 // truth is in Ceph again. A node that Kubernetes has given up is fenced; nobody waits for it.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#controllerunpublishvolume
-func (s *service) unpublish(ctx context.Context, id, node string) error {
-	v, err := s.Volume(ctx, id)
-	if errors.Is(err, volumes.ErrNotFound) {
-		return gone(s.readOnly.Unpublish(ctx, id, node)) // what is gone is attached nowhere
-	}
-	if err != nil {
-		return err
-	}
+func (s *Attacher) Unpublish(ctx context.Context, v *v1alpha1.CacheVolume, node string) error {
 	if node == "" {
 		node = v.Status.AttachedNode // CSI: without a node it is unpublished everywhere
 	}
-	err = s.TakeFrom(ctx, v, node, func(holder authority.Report, death authority.Death) (authority.Detachment, error) {
+	err := s.TakeFrom(ctx, v, node, func(holder authority.Report, death authority.Death) (authority.Detachment, error) {
 		return authority.Detach(v, node, holder, death)
 	})
 	if _, forced := authority.TakenFrom(v); err != nil || forced {

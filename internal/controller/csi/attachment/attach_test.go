@@ -1,11 +1,10 @@
-package csi_test
+package attachment_test
 
 import (
 	"context"
 	"slices"
 	"testing"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -78,36 +77,6 @@ func TestOrderlyMoveToAnyNodeOfTheGroup(t *testing.T) {
 		if now = w.Volume("pvc-1"); now.Status.AttachedNode != "" || now.Status.Authority != v1alpha1.AuthorityCeph {
 			t.Errorf("after unpublish %+v", now.Status)
 		}
-	}
-	csitest.Must(t, w.Delete("pvc-1"))
-	w.Empty()
-}
-
-func TestDirtyVolumeIsWrittenBackBeforeItIsDeleted(t *testing.T) {
-	w := newWorld(t)
-	v := w.Create("pvc-1")
-	holder, partner := v.Spec.Replicas[0], v.Spec.Replicas[1]
-	_, err := w.Publish("pvc-1", holder)
-	csitest.Must(t, err)
-	w.Host(holder).Connect(csitest.Ref(v), "10.0.0.1:0/1")
-	for _, n := range v.Spec.Replicas {
-		w.Host(n).Write(csitest.Ref(v), 4096)
-	}
-	csitest.Wants(t, w.Delete("pvc-1"), codes.FailedPrecondition, "attached")
-	w.Host(holder).Release(csitest.Ref(v))
-	csitest.Must(t, w.Unpublish("pvc-1", holder))
-	if s := w.Volume("pvc-1").Status; s.Authority != v1alpha1.AuthorityCache || s.AttachedNode != "" {
-		t.Errorf("status %+v", s)
-	}
-	for _, n := range v.Spec.Replicas {
-		w.Host(n).Stop()
-	}
-	csitest.Wants(t, w.Delete("pvc-1"), codes.Unavailable, holder+" does not answer", partner+" does not answer")
-	if s := w.Volume("pvc-1").Status; s.Phase != v1alpha1.VolumeReady || s.Authority != v1alpha1.AuthorityCache {
-		t.Errorf("status %+v", s)
-	}
-	for _, n := range v.Spec.Replicas {
-		w.Host(n).Restart(t)
 	}
 	csitest.Must(t, w.Delete("pvc-1"))
 	w.Empty()
@@ -201,93 +170,6 @@ func TestWithoutASecondHostTheCallerHasToTryAgain(t *testing.T) {
 				t.Errorf("got %s: %v", volumes.Code(err), err)
 			}
 		})
-	}
-}
-
-func TestReplicaOfADeletedVolumeIsRemovedWhenItsHostIsBack(t *testing.T) {
-	w := newWorld(t)
-	v := w.Create("pvc-1")
-	node, dead := v.Spec.Replicas[0], v.Spec.Replicas[1]
-	_, err := w.Publish("pvc-1", node)
-	csitest.Must(t, err)
-	csitest.Must(t, w.Unpublish("pvc-1", node))
-	w.Host(dead).Stop()
-	w.Poll()
-	csitest.Must(t, w.Delete("pvc-1"))
-	group := &v1alpha1.NodeGroup{}
-	csitest.Must(t, w.API.Get(context.Background(), client.ObjectKey{Name: "g1"}, group))
-	if s := group.Status.StaleReplicas; len(s) != 1 || s[0].Node != dead || s[0].Volume != "pvc-1" {
-		t.Fatalf("stale replicas %+v", s)
-	}
-	w.Restart()
-	if next := w.Create("pvc-2"); next.Spec.Port == v.Spec.Port {
-		t.Errorf("port %d is still in use on %s", v.Spec.Port, dead)
-	}
-	w.Host(dead).Restart(t)
-	w.Poll()
-	csitest.Must(t, w.Delete("pvc-2"))
-	csitest.Must(t, w.API.Get(context.Background(), client.ObjectKey{Name: "g1"}, group))
-	if len(group.Status.StaleReplicas) > 0 {
-		t.Errorf("left: %+v", group.Status.StaleReplicas)
-	}
-	w.Poll()
-	w.Empty()
-}
-
-func TestDeleteIsRefusedWhileSomebodyHasTheImageOpen(t *testing.T) {
-	w := newWorld(t)
-	v := w.Create("pvc-1")
-	image := volumes.ImageRef{ClusterID: "ceph", Pool: "rbd", Image: v.Spec.Image}
-	w.Images.Open[image] = []string{"10.0.0.1:0/1"}
-	csitest.Wants(t, w.Delete("pvc-1"), codes.FailedPrecondition, "10.0.0.1:0/1")
-	delete(w.Images.Open, image)
-	csitest.Must(t, w.Delete("pvc-1"))
-	csitest.Must(t, w.Delete("pvc-1"))
-	w.Empty()
-}
-
-func TestExpandGrowsRecordAndImage(t *testing.T) {
-	w := newWorld(t)
-	v := w.Create("pvc-1")
-	expand := func(bytes, limit int64) (*csi.ControllerExpandVolumeResponse, error) {
-		return w.Service.ControllerExpandVolume(context.Background(), &csi.ControllerExpandVolumeRequest{
-			VolumeId: "pvc-1", CapacityRange: &csi.CapacityRange{RequiredBytes: bytes, LimitBytes: limit},
-		})
-	}
-	for range 2 {
-		out, err := expand(2*csitest.GiB, 0)
-		csitest.Must(t, err)
-		if out.GetCapacityBytes() != 2*csitest.GiB || !out.GetNodeExpansionRequired() {
-			t.Errorf("got %v", out)
-		}
-	}
-	image := volumes.ImageRef{ClusterID: "ceph", Pool: "rbd", Image: v.Spec.Image}
-	if w.Images.Sizes[image] != 2*csitest.GiB || w.Volume("pvc-1").Spec.SizeBytes != 2*csitest.GiB {
-		t.Errorf("image has %d, record %d", w.Images.Sizes[image], w.Volume("pvc-1").Spec.SizeBytes)
-	}
-	w.Images.Fail = volumes.ErrRefused
-	_, err := expand(3*csitest.GiB, 0)
-	csitest.Wants(t, err, codes.FailedPrecondition)
-	if size := w.Volume("pvc-1").Spec.SizeBytes; size != 2*csitest.GiB {
-		t.Errorf("%d bytes are on record, and the image has not grown", size)
-	}
-	w.Images.Fail = nil
-	_, err = expand(csitest.GiB, csitest.GiB)
-	csitest.Wants(t, err, codes.OutOfRange, "cannot shrink")
-}
-
-// TestExpandRecordsWhatTheImageHas: the image grew, csi-controller was killed before it recorded the
-// size, and then less was asked for; or an administrator has grown it.
-func TestExpandRecordsWhatTheImageHas(t *testing.T) {
-	w := newWorld(t)
-	v := w.Create("pvc-1")
-	w.Images.Sizes[volumes.ImageOf(v)] = 3 * csitest.GiB
-	out, err := w.Service.ControllerExpandVolume(context.Background(), &csi.ControllerExpandVolumeRequest{
-		VolumeId: "pvc-1", CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * csitest.GiB},
-	})
-	csitest.Must(t, err)
-	if size := w.Volume("pvc-1").Spec.SizeBytes; size != 3*csitest.GiB || out.GetCapacityBytes() != size {
-		t.Errorf("the image has %d bytes, on record are %d, the answer is %d", int64(3*csitest.GiB), size, out.GetCapacityBytes())
 	}
 }
 
