@@ -201,3 +201,20 @@ func (w *World) PowerLoss(id string) (v *v1alpha1.CacheVolume, dead, survivor, t
 	Must(w.T, w.Unpublish(id, dead))
 	return w.Volume(id), dead, survivor, third
 }
+
+// BeforeItWasMade sets the volume's record back to a time at which its image was not there yet.
+func (w *World) BeforeItWasMade(id string) {
+	w.T.Helper()
+	v := w.Volume(id)
+	v.Status = v1alpha1.CacheVolumeStatus{}
+	Must(w.T, w.API.Status().Update(context.Background(), v))
+}
+
+// HalfMade makes of a volume one whose image an interrupted call has left.
+func (w *World) HalfMade(id string) {
+	w.T.Helper()
+	w.BeforeItWasMade(id)
+	note := w.Images.Notes[ImageNamed(id)]
+	note.Complete = false
+	w.Images.Notes[ImageNamed(id)] = note
+}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	service "github.com/escache/escache-csi/internal/controller/csi"
+	"github.com/escache/escache-csi/internal/controller/csi/snapshots"
 	"github.com/escache/escache-csi/internal/controller/hosts"
 	"github.com/escache/escache-csi/internal/controller/linkkey"
 	"github.com/escache/escache-csi/internal/controller/nodegroup"
@@ -60,7 +61,7 @@ func New(t *testing.T, more ...string) *World {
 	group := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "g1"}, Spec: v1alpha1.NodeGroupSpec{Nodes: []string{"n1", "n2", "n3"}}}
 	w.API = fake.NewClientBuilder().WithScheme(scheme).
 		WithStatusSubresource(&v1alpha1.NodeGroup{}, &v1alpha1.CacheVolume{}, &v1alpha1.CacheSnapshot{}, &v1alpha1.ReadOnlyVolume{}).
-		WithIndex(&v1alpha1.CacheSnapshot{}, "spec.volume", service.VolumeOfSnapshot).
+		WithIndex(&v1alpha1.CacheSnapshot{}, snapshots.VolumeField, snapshots.VolumeOf).
 		WithIndex(&v1alpha1.CacheVolume{}, volumes.CloneSource, volumes.CloneSourceOf).
 		WithIndex(&v1alpha1.CacheVolume{}, nodegroup.GroupField, nodegroup.GroupOf).
 		WithObjects(group).Build()

@@ -1,7 +1,6 @@
 package csi_test
 
 import (
-	"context"
 	"fmt"
 	"testing"
 
@@ -31,14 +30,6 @@ var copies = map[string]func(t *testing.T, w *world) *csi.CreateVolumeRequest{
 	},
 }
 
-// beforeItWasMade sets the volume's record back to a time at which its image was not there yet.
-func (w *world) beforeItWasMade(id string) {
-	w.T.Helper()
-	v := w.Volume(id)
-	v.Status = v1alpha1.CacheVolumeStatus{}
-	csitest.Must(w.T, w.API.Status().Update(context.Background(), v))
-}
-
 // withoutSource removes what b was made of.
 func (w *world) withoutSource() error {
 	for name := range w.Snapshots() {
@@ -48,15 +39,6 @@ func (w *world) withoutSource() error {
 	}
 	delete(w.Images.Sizes, csitest.ImageNamed("a"))
 	return nil
-}
-
-// halfMade makes of a volume one whose image an interrupted call has left.
-func (w *world) halfMade(id string) {
-	w.T.Helper()
-	w.beforeItWasMade(id)
-	note := w.Images.Notes[csitest.ImageNamed(id)]
-	note.Complete = false
-	w.Images.Notes[csitest.ImageNamed(id)] = note
 }
 
 // TestARepeatedCreateKeepsWhatWasUsed: a restored etcd has the record of a volume that was being made when
@@ -95,7 +77,7 @@ func TestARepeatedCreateKeepsWhatWasUsed(t *testing.T) {
 				_, err := w.Service.CreateVolume(t.Context(), request)
 				csitest.Must(t, err)
 				tc.since(t, w)
-				w.beforeItWasMade("b")
+				w.BeforeItWasMade("b")
 				made := w.Images.Made
 				for range 2 {
 					_, err = w.Service.CreateVolume(t.Context(), request)
@@ -126,7 +108,7 @@ func TestARepeatedCreateTakesTheImageThatIsComplete(t *testing.T) {
 			_, err := w.Service.CreateVolume(t.Context(), request)
 			csitest.Must(t, err)
 			csitest.Must(t, w.withoutSource())
-			w.beforeItWasMade("b")
+			w.BeforeItWasMade("b")
 			made := w.Images.Made
 			_, err = w.Service.CreateVolume(t.Context(), request)
 			csitest.Must(t, err)
@@ -148,7 +130,7 @@ func TestARepeatedCreateKeepsAnImageThatSaysNothing(t *testing.T) {
 			request := create(t, w)
 			_, err := w.Service.CreateVolume(t.Context(), request)
 			csitest.Must(t, err)
-			w.beforeItWasMade("b")
+			w.BeforeItWasMade("b")
 			made := w.Images.Made
 			w.Images.Reading = fmt.Errorf("its note cannot be read: %w", volumes.ErrRefused)
 			_, err = w.Service.CreateVolume(t.Context(), request)

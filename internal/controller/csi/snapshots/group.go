@@ -1,4 +1,4 @@
-package csi
+package snapshots
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,13 +23,13 @@ import (
 // undoTime bounds the removal of what was begun of a group snapshot, also if the call's time is up.
 const undoTime = 20 * time.Second
 
-// createGroup writes the records of all snapshots, then takes the snapshots while all volumes are
+// CreateGroup writes the records of all snapshots, then takes the snapshots while all volumes are
 // held, then records that they exist: in the first record for all at once, so that the group is
 // either taken or not, and then in each. An interrupted call is finished if the first record says
 // so; otherwise all snapshots are taken again. The caller holds the locks of all volumes.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#createvolumegroupsnapshot
-func (s *service) createGroup(ctx context.Context, r requests.Group) ([]*v1alpha1.CacheSnapshot, error) {
+func (s *Snapshots) CreateGroup(ctx context.Context, r requests.Group) ([]*v1alpha1.CacheSnapshot, error) {
 	group, err := s.groupRecords(ctx, r)
 	if err != nil {
 		return nil, err
@@ -45,11 +47,16 @@ func (s *service) createGroup(ctx context.Context, r requests.Group) ([]*v1alpha
 	return group, s.finishGroup(ctx, group)
 }
 
+// Complete reports whether all snapshots of a group are there and taken. The group has one record at least.
+func Complete(group []*v1alpha1.CacheSnapshot) bool {
+	return len(group) >= len(group[0].Spec.Group.Volumes) && !slices.ContainsFunc(group, isUntaken)
+}
+
 // memberID is the id of a volume's snapshot in a group.
 func memberID(group, volume string) string { return requests.VolumeID(group + "/" + volume) }
 
 // groupRecords returns the records that an earlier call has written, in the order of the volumes.
-func (s *service) groupRecords(ctx context.Context, r requests.Group) ([]*v1alpha1.CacheSnapshot, error) {
+func (s *Snapshots) groupRecords(ctx context.Context, r requests.Group) ([]*v1alpha1.CacheSnapshot, error) {
 	group, err := s.groupNamed(ctx, r.ID)
 	if err != nil {
 		return nil, err
@@ -78,7 +85,7 @@ func byVolume(a, b *v1alpha1.CacheSnapshot) int { return strings.Compare(a.Spec.
 
 // groupNamed reads the records of a group snapshot from the API server itself, in the order of their
 // volumes.
-func (s *service) groupNamed(ctx context.Context, id string) ([]*v1alpha1.CacheSnapshot, error) {
+func (s *Snapshots) groupNamed(ctx context.Context, id string) ([]*v1alpha1.CacheSnapshot, error) {
 	if len(validation.IsValidLabelValue(id)) > 0 {
 		return nil, fmt.Errorf("group snapshot %q: %w", id, volumes.ErrNotFound)
 	}
@@ -98,12 +105,12 @@ func (s *service) groupNamed(ctx context.Context, id string) ([]*v1alpha1.CacheS
 
 // groupSources finds the volumes of a group snapshot, and refuses those that no snapshots of one
 // moment can be taken of.
-func (s *service) groupSources(ctx context.Context, r requests.Group) ([]volumes.SnapshotSource, error) {
+func (s *Snapshots) groupSources(ctx context.Context, r requests.Group) ([]volumes.SnapshotSource, error) {
 	var sources []volumes.SnapshotSource
 	for _, id := range r.Volumes {
 		v, err := s.Volume(ctx, id)
 		if err == nil {
-			err = cloneable(v)
+			err = volumes.Cloneable(v)
 		}
 		if err != nil {
 			return nil, err
@@ -127,7 +134,7 @@ func (s *service) groupSources(ctx context.Context, r requests.Group) ([]volumes
 }
 
 // writeGroup writes the records that are not there yet. It returns those that are, also with an error.
-func (s *service) writeGroup(
+func (s *Snapshots) writeGroup(
 	ctx context.Context, r requests.Group, there []*v1alpha1.CacheSnapshot, sources []volumes.SnapshotSource,
 ) ([]*v1alpha1.CacheSnapshot, error) {
 	group := there
@@ -155,7 +162,7 @@ func (s *service) writeGroup(
 
 // takeGroup writes the records that are not there yet, and takes all snapshots. It returns the records
 // that are there, also with an error.
-func (s *service) takeGroup(
+func (s *Snapshots) takeGroup(
 	ctx context.Context, r requests.Group, group []*v1alpha1.CacheSnapshot,
 ) ([]*v1alpha1.CacheSnapshot, []volumes.Snapshot, error) {
 	sources, err := s.groupSources(ctx, r)
@@ -178,7 +185,7 @@ func (s *service) takeGroup(
 
 // recordGroup records in the first snapshot that all of them exist. If that fails, it may be on record
 // all the same, so the snapshots stay: the repeated call sees which.
-func (s *service) recordGroup(ctx context.Context, group []*v1alpha1.CacheSnapshot, taken []volumes.Snapshot) error {
+func (s *Snapshots) recordGroup(ctx context.Context, group []*v1alpha1.CacheSnapshot, taken []volumes.Snapshot) error {
 	first := group[0]
 	first.Status = takenStatus(metav1.NewTime(taken[0].Taken), taken[0].SizeBytes)
 	for _, one := range taken {
@@ -192,7 +199,7 @@ func (s *service) recordGroup(ctx context.Context, group []*v1alpha1.CacheSnapsh
 }
 
 // finishGroup records in each snapshot what the first one has for all.
-func (s *service) finishGroup(ctx context.Context, group []*v1alpha1.CacheSnapshot) error {
+func (s *Snapshots) finishGroup(ctx context.Context, group []*v1alpha1.CacheSnapshot) error {
 	first := group[0]
 	for i, snapshot := range group {
 		if isTaken(snapshot) {
@@ -213,7 +220,7 @@ func (s *service) finishGroup(ctx context.Context, group []*v1alpha1.CacheSnapsh
 
 // undoGroup removes all snapshots of a group that could not be taken as a whole. The records stay if
 // csi-snapshotter repeats the call, so that nothing that Ceph may still do is forgotten.
-func (s *service) undoGroup(ctx context.Context, group []*v1alpha1.CacheSnapshot, cause error) error {
+func (s *Snapshots) undoGroup(ctx context.Context, group []*v1alpha1.CacheSnapshot, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
 	repeated := isRepeated(cause)
@@ -222,7 +229,7 @@ func (s *service) undoGroup(ctx context.Context, group []*v1alpha1.CacheSnapshot
 		if repeated {
 			failures = append(failures, s.Images.DeleteSnapshot(ctx, volumes.SnapshotOf(snapshot)))
 		} else {
-			failures = append(failures, s.deleteSnapshot(ctx, snapshot))
+			failures = append(failures, s.Delete(ctx, snapshot))
 		}
 	}
 	left := errors.Join(failures...)
@@ -236,11 +243,11 @@ func (s *service) undoGroup(ctx context.Context, group []*v1alpha1.CacheSnapshot
 	return fmt.Errorf("%w: %s; and what was begun could not be taken back: %s", volumes.ErrUnavailable, cause.Error(), left.Error())
 }
 
-// deleteGroup marks all records of a group snapshot as deleted, so that none is used any more, and
+// DeleteGroup marks all records of a group snapshot as deleted, so that none is used any more, and
 // then removes one after the other.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#deletevolumegroupsnapshot
-func (s *service) deleteGroup(ctx context.Context, group []*v1alpha1.CacheSnapshot) error {
+func (s *Snapshots) DeleteGroup(ctx context.Context, group []*v1alpha1.CacheSnapshot) error {
 	for _, snapshot := range group {
 		if err := s.markSnapshot(ctx, snapshot); err != nil {
 			return err
@@ -248,10 +255,46 @@ func (s *service) deleteGroup(ctx context.Context, group []*v1alpha1.CacheSnapsh
 		crashpoint.Reach("delete_group_snapshot/object_marked")
 	}
 	for _, snapshot := range group {
-		if err := s.deleteSnapshot(ctx, snapshot); err != nil {
+		if err := s.Delete(ctx, snapshot); err != nil {
 			return err
 		}
 		crashpoint.Reach("delete_group_snapshot/member_removed")
 	}
 	return nil
+}
+
+// GroupOf returns the records of a group snapshot that exist; one at least. ids are those that the
+// caller knows; none if it knows none.
+func (s *Snapshots) GroupOf(ctx context.Context, id string, ids []string) ([]*v1alpha1.CacheSnapshot, error) {
+	if err := requests.Required("group snapshot id", id); err != nil {
+		return nil, err
+	}
+	group, err := s.groupNamed(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if len(group) == 0 {
+		return nil, fmt.Errorf("group snapshot %s: %w", id, volumes.ErrNotFound)
+	}
+	var all []string
+	for _, volume := range group[0].Spec.Group.Volumes {
+		all = append(all, memberID(id, volume))
+	}
+	slices.Sort(all)
+	if len(ids) > 0 && !slices.Equal(slices.Sorted(slices.Values(ids)), all) {
+		return nil, fmt.Errorf("group snapshot %s has the snapshots %s, not %s: %w",
+			id, strings.Join(all, ", "), strings.Join(ids, ", "), volumes.ErrInvalid)
+	}
+	return group, nil
+}
+
+// GroupToCSI returns a group snapshot as CSI has it.
+func GroupToCSI(group []*v1alpha1.CacheSnapshot) *csi.VolumeGroupSnapshot {
+	out := &csi.VolumeGroupSnapshot{
+		GroupSnapshotId: group[0].Spec.Group.Name, CreationTime: timestamppb.New(group[0].Status.Taken.Time), ReadyToUse: true,
+	}
+	for _, snapshot := range group {
+		out.Snapshots = append(out.Snapshots, ToCSI(snapshot))
+	}
+	return out
 }

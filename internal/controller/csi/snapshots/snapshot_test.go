@@ -1,4 +1,4 @@
-package csi_test
+package snapshots_test
 
 import (
 	"context"
@@ -209,7 +209,7 @@ func TestAVolumeOfASnapshot(t *testing.T) {
 
 	// A clone that an interrupted call has left is re-created; one that nobody has on record is not
 	// touched.
-	w.halfMade("b")
+	w.HalfMade("b")
 	made2 := w.Images.Made
 	_, err = w.Service.CreateVolume(t.Context(), csitest.FromSnapshot("b", "s"))
 	csitest.Must(t, err)
@@ -224,7 +224,7 @@ func TestAVolumeOfASnapshot(t *testing.T) {
 	csitest.Must(t, w.Unsnap("s"))
 	_, err = w.Service.CreateVolume(t.Context(), csitest.FromSnapshot("b", "s"))
 	csitest.Must(t, err)
-	w.halfMade("b")
+	w.HalfMade("b")
 	_, err = w.Service.CreateVolume(t.Context(), csitest.FromSnapshot("b", "s"))
 	csitest.Wants(t, err, codes.NotFound, "snapshot s")
 	if err := w.API.Get(t.Context(), client.ObjectKey{Name: "b"}, &v1alpha1.CacheVolume{}); client.IgnoreNotFound(err) != nil ||

@@ -1,4 +1,4 @@
-package csi
+package snapshots
 
 import (
 	"context"
@@ -20,12 +20,12 @@ import (
 	"github.com/escache/escache-csi/internal/finalizers"
 )
 
-// createSnapshot writes the record, then takes the snapshot, then records that it exists. The image
+// Create writes the record, then takes the snapshot, then records that it exists. The image
 // must contain everything that was written to the volume at that moment: a detached volume is
 // written back first, an attached one is held.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#createsnapshot
-func (s *service) createSnapshot(ctx context.Context, r requests.Snapshot) (*csi.CreateSnapshotResponse, error) {
+func (s *Snapshots) Create(ctx context.Context, r requests.Snapshot) (*csi.CreateSnapshotResponse, error) {
 	snapshot, v, err := s.snapshotRecord(ctx, r)
 	if err != nil {
 		return nil, err
@@ -42,13 +42,13 @@ func (s *service) createSnapshot(ctx context.Context, r requests.Snapshot) (*csi
 		}
 		crashpoint.Reach("create_snapshot/taken_written")
 	}
-	return &csi.CreateSnapshotResponse{Snapshot: csiSnapshot(snapshot)}, nil
+	return &csi.CreateSnapshotResponse{Snapshot: ToCSI(snapshot)}, nil
 }
 
 // snapshotRecord returns the snapshot's record (the one that an earlier call has written, or a new
 // one) and the volume. The volume is nil if the snapshot is complete already.
-func (s *service) snapshotRecord(ctx context.Context, r requests.Snapshot) (*v1alpha1.CacheSnapshot, *v1alpha1.CacheVolume, error) {
-	snapshot, err := s.snapshot(ctx, r.ID)
+func (s *Snapshots) snapshotRecord(ctx context.Context, r requests.Snapshot) (*v1alpha1.CacheSnapshot, *v1alpha1.CacheVolume, error) {
+	snapshot, err := s.Get(ctx, r.ID)
 	switch {
 	case errors.Is(err, volumes.ErrNotFound):
 	case err != nil:
@@ -65,7 +65,7 @@ func (s *service) snapshotRecord(ctx context.Context, r requests.Snapshot) (*v1a
 	}
 	v, missing := s.Volume(ctx, r.Volume)
 	if missing == nil {
-		missing = usable(v)
+		missing = volumes.Usable(v)
 	}
 	if missing == nil && !v.DeletionTimestamp.IsZero() {
 		missing = fmt.Errorf("volume %s is being deleted: %w", r.Volume, volumes.ErrRefused)
@@ -85,11 +85,11 @@ func (s *service) snapshotRecord(ctx context.Context, r requests.Snapshot) (*v1a
 }
 
 // newSnapshot is the record of a volume's snapshot before it is written.
-func (s *service) newSnapshot(id string, v *v1alpha1.CacheVolume) *v1alpha1.CacheSnapshot {
+func (s *Snapshots) newSnapshot(id string, v *v1alpha1.CacheVolume) *v1alpha1.CacheSnapshot {
 	return &v1alpha1.CacheSnapshot{
 		ObjectMeta: metav1.ObjectMeta{Name: id, Finalizers: []string{v1alpha1.SnapshotFinalizer}},
 		Spec: v1alpha1.CacheSnapshotSpec{
-			Volume: v.Name, ClusterID: v.Spec.ClusterID, Pool: v.Spec.Pool, Image: v.Spec.Image, Snapshot: s.imagePrefix + id,
+			Volume: v.Name, ClusterID: v.Spec.ClusterID, Pool: v.Spec.Pool, Image: v.Spec.Image, Snapshot: s.ImagePrefix + id,
 		},
 	}
 }
@@ -102,11 +102,11 @@ func takenStatus(at metav1.Time, sizeBytes int64) v1alpha1.CacheSnapshotStatus {
 
 // undoSnapshot removes what was begun if csi-snapshotter will not repeat the call: it deletes only
 // snapshots whose id it has learned.
-func (s *service) undoSnapshot(ctx context.Context, snapshot *v1alpha1.CacheSnapshot, cause error) error {
+func (s *Snapshots) undoSnapshot(ctx context.Context, snapshot *v1alpha1.CacheSnapshot, cause error) error {
 	if isRepeated(cause) {
 		return cause
 	}
-	if err := s.deleteSnapshot(ctx, snapshot); err != nil {
+	if err := s.Delete(ctx, snapshot); err != nil {
 		return fmt.Errorf("%w: %s; and what was begun could not be taken back: %s", volumes.ErrUnavailable, cause.Error(), err.Error())
 	}
 	return cause
@@ -120,18 +120,18 @@ func isRepeated(cause error) bool {
 }
 
 // markSnapshot tells Kubernetes to delete the record. Its finalizer keeps it until the snapshot is gone.
-func (s *service) markSnapshot(ctx context.Context, snapshot *v1alpha1.CacheSnapshot) error {
+func (s *Snapshots) markSnapshot(ctx context.Context, snapshot *v1alpha1.CacheSnapshot) error {
 	if err := s.Cached.Delete(ctx, snapshot, client.Preconditions{UID: &snapshot.UID}); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("mark snapshot %s as deleted: %w", snapshot.Name, err)
 	}
 	return nil
 }
 
-// deleteSnapshot removes Ceph's snapshot, with the last one the image of a deleted volume, and the
+// Delete removes Ceph's snapshot, with the last one the image of a deleted volume, and the
 // record last.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#deletesnapshot
-func (s *service) deleteSnapshot(ctx context.Context, snapshot *v1alpha1.CacheSnapshot) error {
+func (s *Snapshots) Delete(ctx context.Context, snapshot *v1alpha1.CacheSnapshot) error {
 	if err := s.markSnapshot(ctx, snapshot); err != nil {
 		return err
 	}
@@ -149,27 +149,24 @@ func (s *service) deleteSnapshot(ctx context.Context, snapshot *v1alpha1.CacheSn
 	return nil
 }
 
-// snapshotVolume is the index of snapshots by their volume.
-const snapshotVolume = "spec.volume"
+// VolumeField is the index of snapshots by their volume.
+const VolumeField = "spec.volume"
 
-// Index adds the indexes that a Service needs to a cache.
+// Index adds the index of snapshots by their volume to a cache.
 func Index(ctx context.Context, cache client.FieldIndexer) error {
-	return errors.Join(
-		cache.IndexField(ctx, &v1alpha1.CacheSnapshot{}, snapshotVolume, VolumeOfSnapshot),
-		cache.IndexField(ctx, &v1alpha1.CacheVolume{}, volumes.CloneSource, volumes.CloneSourceOf),
-	)
+	return cache.IndexField(ctx, &v1alpha1.CacheSnapshot{}, VolumeField, VolumeOf)
 }
 
-// VolumeOfSnapshot returns the key by which Index finds snapshots.
-func VolumeOfSnapshot(o client.Object) []string {
+// VolumeOf returns the key by which Index finds snapshots.
+func VolumeOf(o client.Object) []string {
 	if snapshot, ok := o.(*v1alpha1.CacheSnapshot); ok {
 		return []string{snapshot.Spec.Volume}
 	}
 	return nil
 }
 
-// snapshot reads a CacheSnapshot from the API server itself.
-func (s *service) snapshot(ctx context.Context, id string) (*v1alpha1.CacheSnapshot, error) {
+// Get reads a CacheSnapshot from the API server itself.
+func (s *Snapshots) Get(ctx context.Context, id string) (*v1alpha1.CacheSnapshot, error) {
 	if !volumes.IsName(id) {
 		return nil, fmt.Errorf("snapshot %q: %w", id, volumes.ErrNotFound)
 	}
@@ -184,7 +181,8 @@ func (s *service) snapshot(ctx context.Context, id string) (*v1alpha1.CacheSnaps
 	return snapshot, nil
 }
 
-func csiSnapshot(snapshot *v1alpha1.CacheSnapshot) *csi.Snapshot {
+// ToCSI returns a snapshot as CSI has it.
+func ToCSI(snapshot *v1alpha1.CacheSnapshot) *csi.Snapshot {
 	out := &csi.Snapshot{
 		SnapshotId: snapshot.Name, SourceVolumeId: snapshot.Spec.Volume, SizeBytes: snapshot.Status.SizeBytes,
 		CreationTime: timestamppb.New(snapshot.Status.Taken.Time), ReadyToUse: true,

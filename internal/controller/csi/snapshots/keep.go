@@ -1,4 +1,4 @@
-package csi
+package snapshots
 
 import (
 	"context"
@@ -15,15 +15,15 @@ import (
 
 // snapshotsOf returns the snapshots of a volume that are on record. Ceph knows those that the cache
 // does not know yet, and deletes no image that has one.
-func (s *service) snapshotsOf(ctx context.Context, volume string) ([]*v1alpha1.CacheSnapshot, error) {
+func (s *Snapshots) snapshotsOf(ctx context.Context, volume string) ([]*v1alpha1.CacheSnapshot, error) {
 	all := &v1alpha1.CacheSnapshotList{}
-	if err := s.Cached.List(ctx, all, client.MatchingFields{snapshotVolume: volume}); err != nil {
+	if err := s.Cached.List(ctx, all, client.MatchingFields{VolumeField: volume}); err != nil {
 		return nil, fmt.Errorf("look for snapshots of volume %s: %w", volume, err)
 	}
 	var out []*v1alpha1.CacheSnapshot
 	for i := range all.Items {
 		// The cache may not know yet that a snapshot is taken, or gone.
-		switch now, err := s.snapshot(ctx, all.Items[i].Name); {
+		switch now, err := s.Get(ctx, all.Items[i].Name); {
 		case err == nil:
 			out = append(out, now)
 		case !errors.Is(err, volumes.ErrNotFound):
@@ -33,9 +33,9 @@ func (s *service) snapshotsOf(ctx context.Context, volume string) ([]*v1alpha1.C
 	return out, nil
 }
 
-// snapshotsLeft returns the snapshots of a volume that is deleted, and refuses it while one of them is
+// Left returns the snapshots of a volume that is deleted, and refuses it while one of them is
 // being taken, or a clone made: that could not go on without the volume.
-func (s *service) snapshotsLeft(ctx context.Context, volume string) ([]*v1alpha1.CacheSnapshot, error) {
+func (s *Snapshots) Left(ctx context.Context, volume string) ([]*v1alpha1.CacheSnapshot, error) {
 	snapshots, err := s.snapshotsOf(ctx, volume)
 	if err != nil {
 		return nil, err
@@ -53,30 +53,10 @@ func (s *service) snapshotsLeft(ctx context.Context, volume string) ([]*v1alpha1
 	return snapshots, s.WithoutClones(ctx, volume)
 }
 
-// dropImage deletes the image of a volume that is deleted. If it has snapshots, it stays for them, and
-// its metadata says so.
-func (s *service) dropImage(ctx context.Context, v *v1alpha1.CacheVolume, snapshots []*v1alpha1.CacheSnapshot) error {
-	image := volumes.ImageOf(v)
-	if len(snapshots) > 0 {
-		if err := s.Images.Keep(ctx, image, v.Name); err != nil {
-			return fmt.Errorf("keep image %s for its snapshots: %w", image, err)
-		}
-		crashpoint.Reach("delete_volume/image_kept")
-		s.Log.InfoContext(ctx, "the volume is deleted, and its image stays for its snapshots",
-			"volume", v.Name, "image", image.String(), "snapshots", len(snapshots))
-		return nil
-	}
-	if err := s.Images.Delete(ctx, image); err != nil {
-		return fmt.Errorf("delete image %s: %w", image, err)
-	}
-	crashpoint.Reach("delete_volume/image_removed")
-	return s.dropCloneSnapshot(ctx, v)
-}
-
 // deleteKept deletes the image of a deleted volume with its last snapshot. That the volume has no
 // record proves nothing: it is deleted only if the image itself says so. The snapshot's record is
 // still there, so that the call is repeated until this has succeeded.
-func (s *service) deleteKept(ctx context.Context, last *v1alpha1.CacheSnapshot) error {
+func (s *Snapshots) deleteKept(ctx context.Context, last *v1alpha1.CacheSnapshot) error {
 	image := volumes.SnapshotOf(last).ImageRef
 	switch v, err := s.Volume(ctx, last.Spec.Volume); {
 	case err == nil && volumes.ImageOf(v) == image:

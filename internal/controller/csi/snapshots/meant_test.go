@@ -1,4 +1,4 @@
-package csi_test
+package snapshots_test
 
 import (
 	"testing"
