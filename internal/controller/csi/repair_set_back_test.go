@@ -96,7 +96,7 @@ func TestAReplacedCopyIsNotedInTheEnd(t *testing.T) {
 		t.Fatalf("copy laid: %v, noted: %v", w.host(third).Has(ref(v)), noted())
 	}
 	w.images.noting = nil
-	w.host(holder).Sync(ref(v), 40)
+	w.host(holder).Sync(ref(v), 100)
 	_, err = w.locked.Copy(t.Context(), "pvc-1", v.Status.Epoch)
 	must(t, err)
 	if !noted() {
