@@ -39,8 +39,9 @@ func (h *Host) CrashPoints(t T) []string {
 // CrashAt makes escached die when it reaches a point, once.
 func (h *Host) CrashAt(t T, point string) (old string) {
 	t.Helper()
+	old = h.ServicePID(t)
 	h.when(t, "at", point)
-	return h.ServicePID(t)
+	return old
 }
 
 // StopAt stops the program that reaches a point, once, as SIGSTOP does.
