@@ -26,6 +26,7 @@ func recordRows() []row {
 		{when: "record", what: "the NodeGroup is deleted and made anew under a writer", run: groupDeleted},
 		{when: "record", what: "the host of the second copy is edited out of its NodeGroup, then lost", run: memberLeaves},
 		{when: "record", what: "each copy in turn is marked as outdated by hand, then the holder is lost", run: markedByHand},
+		{when: "record", what: "an outdated copy is marked as current by hand, then the holder is lost", run: unmarkedByHand},
 	}
 }
 
@@ -207,6 +208,26 @@ func markedByHand(s *scene) {
 	s.takes(partner)
 	s.boot(holder)
 	s.whole()
+	s.finish()
+}
+
+// unmarkedByHand: the holder goes on alone, and nobody may believe the record that says otherwise. Either the
+// holder puts that right while it lives, or the old copy is refused.
+func unmarkedByHand(s *scene) {
+	s.write()
+	holder, partner := s.holder, s.alone()
+	s.mark()
+	s.goesOn()
+	time.Sleep(againTime)
+	s.powerOff(holder)
+	s.loses()
+	s.boot(partner)
+	s.refuses(partner, "node "+holder.Name+" .*at stake")
+	s.fault()
+	s.boot(holder)
+	s.takes(holder)
+	s.whole()
+	s.takenOver = false
 	s.finish()
 }
 
