@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -238,7 +237,7 @@ func (s *scene) mark(hosts ...*labtest.Host) {
 	for _, h := range hosts {
 		outdated = append(outdated, h.Name)
 	}
-	list, err := json.Marshal(outdated)
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"outdated": outdated}})
 	check(s, err)
-	s.kubectl(s, "patch", "cachevolume", s.volume, "--subresource=status", "--type=merge", "-p", fmt.Sprintf(`{"status":{"outdated":%s}}`, list))
+	s.kubectl(s, "patch", "cachevolume", s.volume, "--subresource=status", "--type=merge", "-p", string(patch))
 }
