@@ -1,5 +1,5 @@
 // Package preflight checks a Kubernetes cluster, and the driver in it, by what is in the Kubernetes API. It
-// calls neither hosts nor Ceph: `escached preflight` checks a host from within.
+// calls no hosts: `escached preflight` checks a host from within. It calls Ceph only if it is given its users.
 package preflight
 
 import (
@@ -27,6 +27,8 @@ type Cluster struct {
 	Group string
 	// WithoutSecrets leaves the Secrets out, for an account that may not read them.
 	WithoutSecrets bool
+	// CephUsers are those whose capabilities are checked; none: nothing of Ceph is.
+	CephUsers []CephUser
 	// Version is that of the program that checks.
 	Version string
 	Now     func() time.Time
@@ -44,6 +46,7 @@ func (c *Cluster) Checks() []checklist.Check {
 		checklist.One("versions", c.versions),
 		{Name: "StorageClasses", Run: c.classes},
 		{Name: "Secrets", Run: c.secrets},
+		{Name: "Ceph users", Timeout: capsTimeout, Run: c.caps},
 		checklist.One("snapshots", c.snapshots),
 	}
 }

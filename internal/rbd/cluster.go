@@ -12,6 +12,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -126,6 +129,22 @@ func (cs *Clusters) Get(clusterID string) (*Cluster, error) {
 	cs.clusters[clusterID] = c
 	wake(cs.added)
 	return c, nil
+}
+
+// IDs returns the configured clusters. In a mounted Secret, Kubernetes' own entries begin with two dots.
+func (cs *Clusters) IDs() ([]string, error) {
+	entries, err := os.ReadDir(cs.options.Dir)
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, e := range entries {
+		info, err := os.Stat(filepath.Join(cs.options.Dir, e.Name()))
+		if err == nil && info.IsDir() && !strings.HasPrefix(e.Name(), ".") {
+			ids = append(ids, e.Name())
+		}
+	}
+	return ids, nil
 }
 
 // Close ends all connections, each when its running calls have ended. It does not wait for that.

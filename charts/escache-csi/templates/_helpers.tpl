@@ -105,6 +105,9 @@ projected:
     - secret:
         name: {{ .secret }}
         items: [{key: keyring, path: {{ .dir }}keyring}]
+        {{- if .optional }}
+        optional: true
+        {{- end }}
 {{- end }}
 
 {{- define "escache.restricted" -}}

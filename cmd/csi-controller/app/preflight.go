@@ -21,13 +21,15 @@ const preflightWidth = 80
 const preflightTime = 4 * time.Minute
 
 // newPreflight returns the command that checks the Kubernetes cluster, and the driver in it, as kubectl
-// escache preflight does, but for Secrets, which the account of `helm test` may not read.
+// escache preflight does, but for Secrets, which the account of `helm test` may not read. With the keys that
+// are mounted it asks Ceph, too.
 func newPreflight(o *Options) *cobra.Command {
-	var namespace, output string
+	var namespace, output, hostsDir string
 	command := &cobra.Command{
-		Use:   "preflight",
-		Short: "Check the cluster and the driver in it, as kubectl escache preflight does, but no Secrets; exit code 1: a check has failed",
-		Args:  cobra.NoArgs,
+		Use: "preflight",
+		Short: "Check the cluster and the driver in it, as kubectl escache preflight does, but no Secrets, and the caps of the Ceph users; " +
+			"exit code 1: a check has failed",
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !checklist.IsOutput(output) {
 				return fmt.Errorf("--output %s is none of %s", output, strings.Join(checklist.Outputs, ", "))
@@ -39,6 +41,12 @@ func newPreflight(o *Options) *cobra.Command {
 				return err
 			}
 			cluster.Namespace = namespace
+			users, closeCeph, err := cephUsers(o.CephDir, hostsDir)
+			if err != nil {
+				return err
+			}
+			defer closeCeph()
+			cluster.CephUsers = users
 			results := checklist.Run(ctx, cluster.Checks())
 			if err := checklist.Print(c.OutOrStdout(), output, preflightWidth, results); err != nil {
 				return err
@@ -50,6 +58,7 @@ func newPreflight(o *Options) *cobra.Command {
 		},
 	}
 	command.Flags().StringVar(&namespace, "driver-namespace", "escache-system", "namespace of the driver's pods")
+	command.Flags().StringVar(&hostsDir, "hosts-ceph-dir", "", "like --ceph-dir, with the keyring of the hosts' user; empty: its caps are not checked")
 	command.Flags().StringVar(&output, "output", checklist.Outputs[0], strings.Join(checklist.Outputs, " or "))
 	return command
 }

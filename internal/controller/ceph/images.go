@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -245,7 +243,7 @@ func (i *Images) Unfence(ctx context.Context, clusterID, address string) error {
 
 // Problems asks every configured cluster. If one answers, there is no problem.
 func (i *Images) Problems(ctx context.Context) (problems []string, curable bool) {
-	ids, err := i.ids()
+	ids, err := i.clusters.IDs()
 	if err != nil {
 		return []string{fmt.Sprintf("read the directory of Ceph clusters: %v; mount it, with one directory for each clusterID", err)}, false
 	}
@@ -287,23 +285,6 @@ func (i *Images) ping(ctx context.Context, ids []string) map[string]error {
 	}
 	wait.Wait()
 	return failures
-}
-
-// ids returns the configured clusters. In a mounted Secret, Kubernetes' own entries begin with two
-// dots.
-func (i *Images) ids() ([]string, error) {
-	entries, err := os.ReadDir(i.dir)
-	if err != nil {
-		return nil, err
-	}
-	var ids []string
-	for _, e := range entries {
-		info, err := os.Stat(i.dir + "/" + e.Name())
-		if err == nil && info.IsDir() && !strings.HasPrefix(e.Name(), ".") {
-			ids = append(ids, e.Name())
-		}
-	}
-	return ids, nil
 }
 
 func (i *Images) cluster(id string) (*rbd.Cluster, error) {

@@ -64,7 +64,7 @@ func (i *Images) LeftInTrash(ctx context.Context, clusterID, pool, prefix string
 // begin with prefix. It searches all pools: one may have lost its last volume, and no StorageClass
 // may name it any more. It skips pools that it may not read: they are not ours.
 func (i *Images) WatchTrash(ctx context.Context, prefix string) error {
-	ids, err := i.ids()
+	ids, err := i.clusters.IDs()
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,109 @@
+package preflight
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/escache/escache-csi/internal/checklist"
+)
+
+const (
+	controllerCaps = `ceph auth caps client.c mon 'profile rbd, allow command "osd blocklist", allow command "osd pool application get", ` +
+		`allow command "df"' osd 'profile rbd pool=bulk, profile rbd pool=fast, profile rbd pool=meta'`
+	hostsCaps = "ceph auth caps client.c mon 'profile rbd' osd 'profile rbd pool=bulk, profile rbd pool=fast, profile rbd pool=meta'"
+)
+
+// TestCapsAreExactlyThoseNeeded plays what Ceph lets each user do; internal/rbd asks a real one.
+func TestCapsAreExactlyThoseNeeded(t *testing.T) {
+	poolsOfClasses := []string{"bulk", "fast", "meta"} // those of the chart's StorageClasses
+	good := func() Rights {
+		return Rights{User: "client.c", Statistics: true, Applications: true, Blocklist: true, Writable: poolsOfClasses}
+	}
+	for name, c := range map[string]struct {
+		hosts bool
+		spoil func(*Rights)
+		err   error
+		want  []checklist.State
+		found string
+		todo  string
+	}{
+		"csi-controller": {want: []checklist.State{checklist.OK}, found: "client.c may do what it needs in pool bulk, fast, meta"},
+		"hosts": {hosts: true, spoil: func(r *Rights) { r.Statistics, r.Applications, r.Blocklist = false, false, false },
+			want: []checklist.State{checklist.OK}, found: "may do what it needs"},
+		"profile rbd only": {spoil: func(r *Rights) { r.Blocklist = false }, want: []checklist.State{checklist.Failed},
+			found: "Ceph refuses client.c what it needs: mon osd blocklist rm", todo: controllerCaps},
+		"no statistics": {spoil: func(r *Rights) { r.Statistics, r.Applications = false, false }, want: []checklist.State{checklist.Failed},
+			found: "mon osd pool application get, mon df", todo: controllerCaps},
+		"hosts may not write": {hosts: true, spoil: func(r *Rights) { r.Blocklist, r.Refused = false, []string{"fast"} },
+			want: []checklist.State{checklist.Failed}, found: "writing in pool fast", todo: hostsCaps},
+		"an administrator": {spoil: func(r *Rights) { r.Keys, r.Other = true, []string{"backup"} }, want: []checklist.State{checklist.Warning},
+			found: "reading the keys of all users, writing in other pools, such as backup", todo: controllerCaps},
+		"a host that could free itself": {hosts: true, want: []checklist.State{checklist.Warning}, found: "could let itself in", todo: hostsCaps},
+		"too little and too much": {spoil: func(r *Rights) { r.Refused, r.Other = []string{"meta"}, []string{"backup"} },
+			want: []checklist.State{checklist.Failed, checklist.Warning}, found: "writing in pool meta"},
+		"a pool is missing": {spoil: func(r *Rights) { r.Missing = []string{"bulk"} }, want: []checklist.State{checklist.Failed},
+			found: "not there: bulk", todo: "ceph osd pool create"},
+		"one that is made when it is needed": {spoil: func(r *Rights) { r.Missing = []string{"fast"} }, want: []checklist.State{checklist.OK}},
+		"no answer":                          {err: errors.New("no keyring"), want: []checklist.State{checklist.Failed}, found: "no keyring", todo: "ceph -s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, r := healthy(t), good()
+			for _, o := range w.objects {
+				if class, ok := o.(*storagev1.StorageClass); ok && class.Parameters["pool"] == "fast" {
+					class.Parameters["createPool"] = "true"
+				}
+			}
+			if c.spoil != nil {
+				c.spoil(&r)
+			}
+			cluster := w.cluster()
+			cluster.CephUsers = []CephUser{{ClusterID: "lab", Hosts: c.hosts, Rights: func(_ context.Context, pools []string) (Rights, error) {
+				if !slices.Equal(pools, poolsOfClasses) {
+					t.Errorf("asked about %q", pools)
+				}
+				return r, c.err
+			}}}
+			got := capsOf(t, cluster)
+			var states []checklist.State
+			for _, r := range got {
+				states = append(states, r.State)
+			}
+			if !slices.Equal(states, c.want) || !strings.Contains(got[0].Found, c.found) || !strings.Contains(got[0].Remedy, c.todo) {
+				t.Errorf("%+v", got)
+			}
+			if name := map[bool]string{false: "Ceph user of csi-controller", true: "Ceph user of hosts"}[c.hosts]; got[0].Check != name {
+				t.Errorf("it is called %q", got[0].Check)
+			}
+		})
+	}
+}
+
+func TestCapsOfAClusterThatNoStorageClassNamesAreUnknown(t *testing.T) {
+	cluster := healthy(t).cluster()
+	cluster.CephUsers = []CephUser{{ClusterID: "other", Rights: func(context.Context, []string) (Rights, error) {
+		t.Error("Ceph was asked")
+		return Rights{}, nil
+	}}}
+	if got := capsOf(t, cluster); len(got) != 1 || got[0].State != checklist.Unknown || !strings.Contains(got[0].Found, "other") {
+		t.Errorf("%+v", got)
+	}
+	cluster.CephUsers = nil
+	if got := capsOf(t, cluster); len(got) != 0 {
+		t.Errorf("without users: %+v", got)
+	}
+}
+
+func capsOf(t *testing.T, c *Cluster) (found []checklist.Result) {
+	t.Helper()
+	for _, r := range checklist.Run(t.Context(), c.Checks()) {
+		if strings.HasPrefix(r.Check, "Ceph user") {
+			found = append(found, r)
+		}
+	}
+	return found
+}
