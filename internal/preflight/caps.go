@@ -80,7 +80,8 @@ func (u CephUser) check(ctx context.Context, classes []storagev1.StorageClass) [
 			"Ceph refuses %s what it needs: %s", r.User, strings.Join(lacks, ", ")))
 	}
 	if beyond := u.beyond(r); len(beyond) > 0 {
-		results = append(results, checklist.Badf(checklist.Warning, "if no volume needs it: "+u.capsFor(r.User, pools)+" (docs/security.md)",
+		results = append(results, checklist.Badf(checklist.Warning,
+			"if no volume needs it: "+u.capsFor(r.User, pools)+" (docs/security.md)",
 			"%s may do more than it needs: %s", r.User, strings.Join(beyond, ", ")))
 	}
 	if len(results) == 0 {

@@ -28,14 +28,15 @@ func cephUsers(controllerDir, hostsDir string) ([]preflight.CephUser, func(), er
 		}
 		all = append(all, clusters)
 		for _, id := range ids {
-			users = append(users, preflight.CephUser{ClusterID: id, Hosts: of.hosts, Rights: func(ctx context.Context, pools []string) (preflight.Rights, error) {
+			rights := func(ctx context.Context, pools []string) (preflight.Rights, error) {
 				cluster, err := clusters.Get(id)
 				if err != nil {
 					return preflight.Rights{}, err
 				}
-				rights, err := cluster.Rights(ctx, pools)
-				return preflight.Rights(rights), err
-			}})
+				found, err := cluster.Rights(ctx, pools)
+				return preflight.Rights(found), err
+			}
+			users = append(users, preflight.CephUser{ClusterID: id, Hosts: of.hosts, Rights: rights})
 		}
 	}
 	return users, func() {

@@ -27,8 +27,8 @@ func newPreflight(o *Options) *cobra.Command {
 	var namespace, output, hostsDir string
 	command := &cobra.Command{
 		Use: "preflight",
-		Short: "Check the cluster and the driver in it, as kubectl escache preflight does, but no Secrets, and the caps of the Ceph users; " +
-			"exit code 1: a check has failed",
+		Short: "Check the cluster and the driver in it, as kubectl escache preflight does, but no Secrets, " +
+			"and the caps of the Ceph users; exit code 1: a check has failed",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !checklist.IsOutput(output) {
@@ -58,7 +58,8 @@ func newPreflight(o *Options) *cobra.Command {
 		},
 	}
 	command.Flags().StringVar(&namespace, "driver-namespace", "escache-system", "namespace of the driver's pods")
-	command.Flags().StringVar(&hostsDir, "hosts-ceph-dir", "", "like --ceph-dir, with the keyring of the hosts' user; empty: its caps are not checked")
+	command.Flags().StringVar(&hostsDir, "hosts-ceph-dir", "",
+		"like --ceph-dir, with the keyring of the hosts' user; empty: its caps are not checked")
 	command.Flags().StringVar(&output, "output", checklist.Outputs[0], strings.Join(checklist.Outputs, " or "))
 	return command
 }
