@@ -54,6 +54,7 @@ func TestOnAPIServer(t *testing.T) {
 	for name, run := range map[string]func(*testing.T, *controlPlane){
 		"every manifest is accepted with strict validation": manifests,
 		"pods of the controller keep to restricted":         restricted,
+		"csi-node changes its own Node only":                ownNode,
 	} {
 		t.Run(name, func(t *testing.T) { run(t, &controlPlane{c.ControlPlane, t}) })
 	}
@@ -186,7 +187,8 @@ func life(t *testing.T, c *controlPlane, version string) {
 		t.Fatal(err)
 	}
 	kinds := "deployments,daemonsets,configmaps,secrets,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings," +
-		"nodegroups,storageclasses,csidrivers,networkpolicies,poddisruptionbudgets"
+		"nodegroups,storageclasses,csidrivers,networkpolicies,poddisruptionbudgets," +
+		"validatingadmissionpolicies,validatingadmissionpolicybindings"
 	left := c.must("", "get", kinds, "-A", "-l", "app.kubernetes.io/part-of=escache-csi", "-o", "name")
 	if strings.TrimSpace(left) != "nodegroup.escache.io/rack-1" { // volumes might be in it
 		t.Errorf("left behind:\n%s", left)
