@@ -76,7 +76,7 @@ func everyOrder(t *testing.T, w *world) {
 	}
 	of := map[string]func(context.Context) error{
 		"volume":   func(ctx context.Context) error { return d.clone(ctx, clone, crashed) },
-		"snapshot": func(ctx context.Context) error { return d.restore(ctx, clone, crashedSnapshot) },
+		"snapshot": func(ctx context.Context) error { return d.restore(ctx, clone, crashedSnapshot, "rbd") },
 	}
 	for source, makeClone := range of {
 		for _, order := range []string{
@@ -118,12 +118,14 @@ func (w *world) cloneOfClone(t *testing.T, d *driver) {
 			until(t, func() error { return d.create(t.Context(), crashed) })
 			w.contents(t, imageRef().Image, text)
 			until(t, func() error { return d.snapshot(t.Context(), crashedSnapshot, crashed) })
-			until(t, func() error { return d.restore(t.Context(), first, crashedSnapshot) })
+			until(t, func() error { return d.restore(t.Context(), first, crashedSnapshot, "rbd") })
 			until(t, func() error { return d.snapshot(t.Context(), snapshotOfFirst, first) })
-			until(t, func() error { return d.restore(t.Context(), second, snapshotOfFirst) })
+			until(t, func() error { return d.restore(t.Context(), second, snapshotOfFirst, "fast") })
 			before, after, _ := strings.Cut(order, "clone2")
 			w.removeEach(t, before, remove)
-			if has := w.contents(t, "escache-"+second, ""); has != text {
+			has := make([]byte, len(text))
+			w.inImage(t, "escache-"+second, func(image *rbd.Image) error { _, err := image.ReadAt(has, 0); return err })
+			if string(has) != text {
 				t.Errorf("after these were deleted: %s, the last clone has %q", before, has)
 			}
 			w.removeAll(t, "clone2"+after, remove)
@@ -148,9 +150,10 @@ func (w *world) removeEach(t *testing.T, order string, remove map[string]func(co
 	}
 }
 
-// restore makes a volume of a snapshot.
-func (d *driver) restore(ctx context.Context, name, snapshot string) error {
+// restore makes a volume of a snapshot in a pool.
+func (d *driver) restore(ctx context.Context, name, snapshot, pool string) error {
 	r := creation(name)
+	r.Parameters["pool"] = pool
 	r.VolumeContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
 		Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: snapshot},
 	}}
