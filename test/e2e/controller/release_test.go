@@ -91,7 +91,7 @@ func (w *world) withoutHosts(t *testing.T, image string) {
 	before, marks := w.one(t), w.rbd(t, "image-meta", "list", "rbd/"+image)
 	_, why := w.escacheSays(t, 3, "release", "--volume", crashed, "--timeout", "15s")
 	t.Logf("%s", why)
-	says(t, why, "dirty data", before.Spec.Replicas[0], before.Spec.Replicas[1], "Bring ", "release --cancel --volume "+crashed)
+	says(t, why, "dirty data", "as last reported", before.Spec.Replicas[0], before.Spec.Replicas[1], "Bring ", "release --cancel --volume "+crashed)
 	now := w.one(t)
 	now.Status.Conditions, before.Status.Conditions = nil, nil
 	if !reflect.DeepEqual(now.Status, before.Status) || w.fleet.Replicas() != 2 || w.rbd(t, "image-meta", "list", "rbd/"+image) != marks {
