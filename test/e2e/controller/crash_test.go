@@ -16,7 +16,9 @@ import (
 
 // scene is one call in a state that makes it do all it can do.
 type scene struct {
-	name    string
+	name string
+	// passes are crash points that the call has to pass.
+	passes  []string
 	prepare func(t *testing.T, w *world, d *driver)
 	call    func(t *testing.T, w *world, d *driver) error
 	// check looks at the world after the call has succeeded at last.
@@ -34,13 +36,18 @@ func imageRef() escache.VolumeRef { return escache.VolumeRef{Pool: "rbd", Image:
 func crashes(t *testing.T, w *world) {
 	l := &line{world: w, t: t}
 	for _, s := range slices.Concat(scenes(), snapshotScenes(), groupScenes(), cloneScenes(), releaseScenes(), adoptScenes(),
-		moveScenes(), rebuildScenes(), resizeScenes(), readOnlyScenes()) {
+		moveScenes(), rebuildScenes(), resizeScenes(), readOnlyScenes(), repairScenes()) {
 		t.Run(s.name, func(t *testing.T) {
 			points := s.trace(t, l)
 			if len(points) == 0 {
 				t.Fatal("the call passes no crash point")
 			}
 			t.Logf("%d crash points: %s", len(points), strings.Join(points, ", "))
+			for _, point := range s.passes {
+				if !slices.Contains(points, point) {
+					t.Errorf("the call does not pass %s", point)
+				}
+			}
 			for _, point := range points {
 				t.Run(strings.ReplaceAll(point, "/", ":"), func(t *testing.T) { s.die(t, l, point) })
 			}
