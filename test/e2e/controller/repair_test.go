@@ -58,7 +58,8 @@ func (l *loss) happen(t *testing.T, w *world, d *driver) {
 	}
 	// What an earlier attachment has left on the third host must not be taken for a copy.
 	must(t, w.fleet.Hosts[l.fresh].Lay(escache.ReplicaRequest{
-		VolumeRef: imageRef(), SizeBytes: v.Spec.SizeBytes, CacheBytes: v.Spec.CacheBytes, Port: int(v.Spec.Port), Minor: int(v.Spec.Minor), Secret: "an old one",
+		VolumeRef: imageRef(), SizeBytes: v.Spec.SizeBytes, CacheBytes: v.Spec.CacheBytes,
+		Port: int(v.Spec.Port), Minor: int(v.Spec.Minor), Secret: "an old one",
 	}))
 	w.fleet.Hosts[l.lost].Stop()
 	h.See(imageRef(), l.lost, escache.LinkWFConnection, escache.DiskUnknown)

@@ -132,8 +132,9 @@ func TestEveryCommandIsRunOrLeftOutForAReason(t *testing.T) {
 func TestBlocksOfAPageAreFound(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "page.md")
 	must(t, os.WriteFile(path, []byte(strings.Join([]string{
-		"text", "", "    kubectl get nodes", "", "1. a list", "", "       helm upgrade a \\", "         --set b=c", "", "```console", "$ kubectl x",
-		"what it prints", "```", "", "   ```sh", "   vgs escache", "   ```", "", "```yaml", "args: [kubectl]", "```", "```text", "drbdadm up", "```",
+		"text", "", "    kubectl get nodes", "", "1. a list", "", "       helm upgrade a \\", "         --set b=c", "",
+		"```console", "$ kubectl x", "what it prints", "```", "", "   ```sh", "   vgs escache", "   ```", "",
+		"```yaml", "args: [kubectl]", "```", "```text", "drbdadm up", "```",
 	}, "\n")), 0o600))
 	var got []string
 	for _, b := range blocksOf(t, path) {
