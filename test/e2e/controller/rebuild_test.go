@@ -300,6 +300,9 @@ func (w *world) askRebuild(ctx context.Context, d *driver) error {
 			return true, status.Error(codes.FailedPrecondition, a.Status.Message)
 		}
 		for _, line := range a.Status.Images {
+			if line.Outcome == v1alpha1.RebuildWaits { // for another of the leader's tasks: the command is given again
+				return true, errors.Join(w.api.Delete(ctx, a), status.Errorf(codes.Aborted, "%+v", line))
+			}
 			if line.Outcome != v1alpha1.RebuildDone && line.Outcome != v1alpha1.RebuildRecorded && a.Status.Phase == v1alpha1.AdoptionDone {
 				return true, status.Errorf(codes.FailedPrecondition, "%+v", line)
 			}
