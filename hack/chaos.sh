@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 
 case ${1-} in
 '') suite=chaos packages=(build lab) minutes=90 driver=() ;;
-driver) suite=chaosdriver packages=(build lab kubernetes) minutes=240 driver=(--driver) ;;
+driver) suite=chaosdriver packages=(build lab kubernetes) minutes=330 driver=(--driver) ;;
 *)
   echo "hack/chaos.sh: there is no matrix \"$1\"; leave it out, or say \"driver\"" >&2
   exit 2

@@ -11,7 +11,7 @@ import (
 	"syscall"
 )
 
-// Reach appends the name to the trace, and kills the process if a test asked for that name.
+// Reach appends the name to the trace, and kills or stops the process if a test asked for that name.
 func Reach(name string) {
 	dir := cmp.Or(os.Getenv("ESCACHE_CRASHPOINTS"), "/run/escache-crashpoints")
 	trace, err := os.OpenFile(filepath.Join(dir, "trace"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -20,12 +20,20 @@ func Reach(name string) {
 	}
 	fmt.Fprintln(trace, name)
 	trace.Close()
-	at := filepath.Join(dir, "at")
-	want, err := os.ReadFile(at)
-	if err != nil || strings.TrimSpace(string(want)) != name {
-		return
+	if asked(filepath.Join(dir, "stop"), name) {
+		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 	}
-	os.Remove(at)
-	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-	select {} // the signal is on its way; nothing after this point may happen
+	if asked(filepath.Join(dir, "at"), name) {
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		select {} // the signal is on its way; nothing after this point may happen
+	}
+}
+
+// asked reports whether a file has this name, and removes it then: it counts once.
+func asked(file, name string) bool {
+	want, err := os.ReadFile(file)
+	if err != nil || strings.TrimSpace(string(want)) != name {
+		return false
+	}
+	return os.Remove(file) == nil
 }

@@ -37,6 +37,7 @@ func (s *Service) stage(ctx context.Context, r stageRequest) error {
 	if v, err = s.compared(ctx, v, read); err != nil {
 		return err
 	}
+	crashpoint.Reach("node_stage/compared")
 	connected, err := s.Cache.DevConnect(ctx, cachevolume.ConnectRequest(v))
 	if err != nil {
 		return fmt.Errorf("connect the cache of volume %s: %w", r.volume, err)

@@ -204,6 +204,7 @@ func nodeCommands(connect connector) []*cobra.Command {
 		node("freeze NODE", "Stop a node's processor, as a hypervisor does that pauses it", (*labclient.Client).Freeze),
 		node("thaw NODE", "Let a frozen node go on", (*labclient.Client).Thaw),
 		node("new-disk NODE", "Put an empty disk in the place of the NVMe of a node that is off", (*labclient.Client).NewDisk),
+		node("reinstall NODE", "Make the root disk of a node that is off as new; its NVMe stays", (*labclient.Client).Reinstall),
 		fill, fail,
 	}
 }

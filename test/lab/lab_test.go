@@ -321,8 +321,17 @@ func power(t *testing.T, p *program) {
 	if got := p.shell(t, "n2", "md5sum </dev/escache/keep"); got != sum {
 		t.Errorf("the data changed: %s, was %s", got, sum)
 	}
-	if got := p.shell(t, "n2", "cat /root/keep; lvremove -qy escache/keep >/dev/null 2>&1"); got != "root" {
+	if got := p.shell(t, "n2", "cat /root/keep"); got != "root" {
 		t.Errorf("the root disk lost a file: %q", got)
+	}
+	if _, code := p.run(t, "reinstall", "n2"); code == 0 {
+		t.Error("a node that is on was reinstalled")
+	}
+	p.ok(t, "power-off", "n2")
+	p.ok(t, "reinstall", "n2")
+	p.ok(t, "power-on", "n2")
+	if got := p.shell(t, "n2", "ls /root/keep 2>/dev/null; md5sum </dev/escache/keep; lvremove -qy escache/keep >/dev/null 2>&1"); got != sum {
+		t.Errorf("after it was reinstalled, n2 has %q, and its NVMe had %s", got, sum)
 	}
 }
 

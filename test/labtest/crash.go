@@ -39,7 +39,21 @@ func (h *Host) CrashPoints(t T) []string {
 // CrashAt makes escached die when it reaches a point, once.
 func (h *Host) CrashAt(t T, point string) (old string) {
 	t.Helper()
-	return h.Shell(t, fmt.Sprintf("echo %s >%s/at.new && mv %[2]s/at.new %[2]s/at && cat %s", point, crashDir, pidFile))
+	old = h.ServicePID(t)
+	h.when(t, "at", point)
+	return old
+}
+
+// StopAt stops the program that reaches a point, once, as SIGSTOP does.
+func (h *Host) StopAt(t T, point string) {
+	t.Helper()
+	h.when(t, "stop", point)
+}
+
+// when has the file change at once: a program may be reading it.
+func (h *Host) when(t T, file, point string) {
+	t.Helper()
+	h.Shell(t, fmt.Sprintf("echo %s >%s/new && mv %[2]s/new %[2]s/%s", point, crashDir, file))
 }
 
 // Crashed says whether the point was reached. If it was not, escached will not die there any more.

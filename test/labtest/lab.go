@@ -121,6 +121,11 @@ func (l *Lab) NewDisk(t T, h *Host) {
 	l.must(t, func(ctx context.Context) error { return l.client.NewDisk(ctx, h.Name) })
 }
 
+// Reinstall makes the root disk of a host that is off as new. The disk below its caches stays.
+func (l *Lab) Reinstall(t T, h *Host) {
+	l.must(t, func(ctx context.Context) error { return l.client.Reinstall(ctx, h.Name) })
+}
+
 // Host returns the host of that name.
 func (l *Lab) Host(t T, name string) *Host {
 	t.Helper()

@@ -10,17 +10,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/test/csitest"
 )
 
 // boundTo makes the PersistentVolume of a volume, bound to a claim.
 func (w *world) boundTo(volume, namespace, claim string) {
-	w.t.Helper()
+	w.T.Helper()
 	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: volume}}
 	pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: v1alpha1.DriverName, VolumeHandle: volume}
 	if claim != "" {
 		pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: namespace, Name: claim}
 	}
-	must(w.t, w.api.Create(context.Background(), pv))
+	csitest.Must(w.T, w.API.Create(context.Background(), pv))
 }
 
 // TestTheClaimOnRecordIsThatOfToday: with the reclaim policy Retain, a volume can be given to another claim.
@@ -35,24 +36,24 @@ func TestTheClaimOnRecordIsThatOfToday(t *testing.T) {
 		"a PersistentVolume of another one's": {func(w *world) { w.boundTo("b", "shop", "new") }, "shop/old"},
 		"the API server takes no note of it": {func(w *world) {
 			w.boundTo("a", "shop", "new")
-			w.cached = interceptor.NewClient(w.api.(client.WithWatch), interceptor.Funcs{
+			w.Cached = interceptor.NewClient(w.API.(client.WithWatch), interceptor.Funcs{
 				Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
-					return errSlow
+					return csitest.ErrSlow
 				},
 			})
-			w.restart()
+			w.Restart()
 		}, "shop/old"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			v := w.create("a")
+			v := w.Create("a")
 			v.Annotations = map[string]string{v1alpha1.AnnotationClaim: "shop/old"}
-			must(t, w.api.Update(t.Context(), v))
+			csitest.Must(t, w.API.Update(t.Context(), v))
 			tc.prepare(w)
 			node := v.Spec.Replicas[0]
-			_, err := w.publish("a", node)
-			must(t, err)
-			now := w.volume("a")
+			_, err := w.Publish("a", node)
+			csitest.Must(t, err)
+			now := w.Volume("a")
 			if got := now.Annotations[v1alpha1.AnnotationClaim]; got != tc.want {
 				t.Errorf("the claim on record is %s, want %s", got, tc.want)
 			}

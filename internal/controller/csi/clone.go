@@ -25,7 +25,7 @@ func (s *service) sourceVolume(ctx context.Context, r *requests.Create) error {
 	if err != nil {
 		return s.explain(ctx, r.Volume, "make the claim from that snapshot", err)
 	}
-	if err := cloneable(from); err != nil {
+	if err := volumes.Cloneable(from); err != nil {
 		return err
 	}
 	if from.Spec.ClusterID != r.ClusterID {
@@ -42,14 +42,6 @@ func (s *service) sourceVolume(ctx context.Context, r *requests.Create) error {
 			from.Name, from.Spec.SizeBytes, r.Size.Maximum, volumes.ErrOutOfRange)
 	}
 	return nil
-}
-
-// cloneable refuses a volume that no clone can be made of.
-func cloneable(v *v1alpha1.CacheVolume) error {
-	if !v.DeletionTimestamp.IsZero() {
-		return fmt.Errorf("volume %s is being deleted: %w", v.Name, volumes.ErrRefused)
-	}
-	return usable(v)
 }
 
 // cloneVolume makes a volume's image as a clone of another volume, which may be attached and written
@@ -81,7 +73,7 @@ func (s *service) cloneVolume(ctx context.Context, v *v1alpha1.CacheVolume, isNe
 // as a clone of that, and removes the snapshot. Repeated, it begins with a snapshot of now: what an
 // interrupted call has left may be from a moment at which the source went on writing.
 func (s *service) cloneFrom(ctx context.Context, v, from *v1alpha1.CacheVolume, isNew bool) error {
-	if err := cloneable(from); err != nil {
+	if err := volumes.Cloneable(from); err != nil {
 		return err
 	}
 	ref := cloneSnapshot(from, v.Name)

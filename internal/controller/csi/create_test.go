@@ -14,31 +14,32 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/volumes"
+	"github.com/escache/escache-csi/test/csitest"
 )
 
 func TestCreateWritesRecordImageAndPlace(t *testing.T) {
 	w := newWorld(t)
-	r := createRequest("pvc-1")
+	r := csitest.CreateRequest("pvc-1")
 	r.Parameters["csi.storage.k8s.io/pvc/name"], r.Parameters["csi.storage.k8s.io/pvc/namespace"] = "claim", "space"
-	out, err := w.service.CreateVolume(context.Background(), r)
-	must(t, err)
-	if out.GetVolume().GetVolumeId() != "pvc-1" || out.GetVolume().GetCapacityBytes() != gib {
+	out, err := w.Service.CreateVolume(context.Background(), r)
+	csitest.Must(t, err)
+	if out.GetVolume().GetVolumeId() != "pvc-1" || out.GetVolume().GetCapacityBytes() != csitest.GiB {
 		t.Errorf("got %v", out.GetVolume())
 	}
 	if g := out.GetVolume().GetAccessibleTopology()[0].GetSegments()[v1alpha1.TopologyKey]; g != "g1" {
 		t.Errorf("topology %q", g)
 	}
-	v := w.volume("pvc-1")
+	v := w.Volume("pvc-1")
 	if v.Status.Phase != v1alpha1.VolumeReady || v.Spec.CacheBytes != 64<<20 || v.Spec.Port != 7800 || v.Spec.Minor != 100 {
 		t.Errorf("record %+v", v)
 	}
 	if v.Annotations[v1alpha1.AnnotationClaim] != "space/claim" || !slices.Contains(v.Finalizers, v1alpha1.Finalizer) {
 		t.Errorf("metadata %+v", v.ObjectMeta)
 	}
-	if size := w.images.images[volumes.ImageRef{ClusterID: "ceph", Pool: "rbd", Image: "escache-pvc-1"}]; size != gib {
+	if size := w.Images.Sizes[volumes.ImageRef{ClusterID: "ceph", Pool: "rbd", Image: "escache-pvc-1"}]; size != csitest.GiB {
 		t.Errorf("image of %d bytes", size)
 	}
-	for name, h := range w.fleet.Hosts {
+	for name, h := range w.Fleet.Hosts {
 		if h.Calls() > 0 {
 			t.Errorf("host %s was asked %d times", name, h.Calls())
 		}
@@ -47,11 +48,11 @@ func TestCreateWritesRecordImageAndPlace(t *testing.T) {
 
 func TestRepeatedCreateFindsTheFirst(t *testing.T) {
 	w := newWorld(t)
-	first := w.create("pvc-1")
-	w.restart()
-	second := w.create("pvc-1")
-	if first.ResourceVersion != second.ResourceVersion || w.images.made != 1 {
-		t.Errorf("the repeated call changed something: %+v, %d images", second, w.images.made)
+	first := w.Create("pvc-1")
+	w.Restart()
+	second := w.Create("pvc-1")
+	if first.ResourceVersion != second.ResourceVersion || w.Images.Made != 1 {
+		t.Errorf("the repeated call changed something: %+v, %d images", second, w.Images.Made)
 	}
 }
 
@@ -71,16 +72,16 @@ func (l lagging) Get(ctx context.Context, key client.ObjectKey, into client.Obje
 
 func TestCreateOfANameThatWasFreeJustNow(t *testing.T) {
 	w := newWorld(t)
-	w.cached = lagging{w.api, "pvc-1"}
-	w.restart()
-	if v := w.create("pvc-1"); v.Status.Phase != v1alpha1.VolumeReady {
+	w.Cached = lagging{w.API, "pvc-1"}
+	w.Restart()
+	if v := w.Create("pvc-1"); v.Status.Phase != v1alpha1.VolumeReady {
 		t.Errorf("record %+v", v)
 	}
 }
 
 func TestCreateWithOtherParametersIsRefused(t *testing.T) {
 	for name, change := range map[string]func(*csi.CreateVolumeRequest){
-		"size":     func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = 2 * gib },
+		"size":     func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = 2 * csitest.GiB },
 		"pool":     func(r *csi.CreateVolumeRequest) { r.Parameters["pool"] = "fast" },
 		"cluster":  func(r *csi.CreateVolumeRequest) { r.Parameters["clusterID"] = "other" },
 		"cache":    func(r *csi.CreateVolumeRequest) { r.Parameters["cacheSize"] = "128Mi" },
@@ -91,33 +92,33 @@ func TestCreateWithOtherParametersIsRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			w.create("pvc-1")
-			r := createRequest("pvc-1")
+			w.Create("pvc-1")
+			r := csitest.CreateRequest("pvc-1")
 			change(r)
-			_, err := w.service.CreateVolume(context.Background(), r)
-			wants(t, err, codes.AlreadyExists, "pvc-1")
+			_, err := w.Service.CreateVolume(context.Background(), r)
+			csitest.Wants(t, err, codes.AlreadyExists, "pvc-1")
 		})
 	}
 }
 
 func TestCreateThatCannotSucceedLeavesNothing(t *testing.T) {
 	w := newWorld(t)
-	r := createRequest("pvc-1")
+	r := csitest.CreateRequest("pvc-1")
 	r.Parameters["pool"] = "absent"
-	_, err := w.service.CreateVolume(context.Background(), r)
-	wants(t, err, codes.InvalidArgument, "absent")
-	w.empty()
+	_, err := w.Service.CreateVolume(context.Background(), r)
+	csitest.Wants(t, err, codes.InvalidArgument, "absent")
+	w.Empty()
 }
 
 func TestCreateThatMaySucceedLaterKeepsItsRecord(t *testing.T) {
 	w := newWorld(t)
-	w.images.fail = volumes.ErrUnavailable
-	_, err := w.service.CreateVolume(context.Background(), createRequest("pvc-1"))
-	wants(t, err, codes.Unavailable)
-	before := w.volume("pvc-1")
-	w.images.fail = nil
-	w.restart()
-	after := w.create("pvc-1")
+	w.Images.Fail = volumes.ErrUnavailable
+	_, err := w.Service.CreateVolume(context.Background(), csitest.CreateRequest("pvc-1"))
+	csitest.Wants(t, err, codes.Unavailable)
+	before := w.Volume("pvc-1")
+	w.Images.Fail = nil
+	w.Restart()
+	after := w.Create("pvc-1")
 	if !slices.Equal(before.Spec.Replicas, after.Spec.Replicas) || before.Spec.Port != after.Spec.Port {
 		t.Errorf("the place moved: %+v to %+v", before.Spec, after.Spec)
 	}
@@ -125,10 +126,10 @@ func TestCreateThatMaySucceedLaterKeepsItsRecord(t *testing.T) {
 
 func TestForeignImageIsNotTaken(t *testing.T) {
 	w := newWorld(t)
-	w.images.images[volumes.ImageRef{ClusterID: "ceph", Pool: "rbd", Image: "escache-pvc-1"}] = gib
-	_, err := w.service.CreateVolume(context.Background(), createRequest("pvc-1"))
-	wants(t, err, codes.FailedPrecondition, "escache-pvc-1", "rename or remove")
-	if err := w.api.Get(context.Background(), client.ObjectKey{Name: "pvc-1"}, &v1alpha1.CacheVolume{}); err == nil {
+	w.Images.Sizes[volumes.ImageRef{ClusterID: "ceph", Pool: "rbd", Image: "escache-pvc-1"}] = csitest.GiB
+	_, err := w.Service.CreateVolume(context.Background(), csitest.CreateRequest("pvc-1"))
+	csitest.Wants(t, err, codes.FailedPrecondition, "escache-pvc-1", "rename or remove")
+	if err := w.API.Get(context.Background(), client.ObjectKey{Name: "pvc-1"}, &v1alpha1.CacheVolume{}); err == nil {
 		t.Error("the record stayed")
 	}
 }
@@ -140,15 +141,15 @@ func TestParallelCreatesOfOneNameMakeOneVolume(t *testing.T) {
 	got := map[codes.Code]int{}
 	for range 100 {
 		wait.Go(func() {
-			_, err := w.service.CreateVolume(context.Background(), createRequest("pvc-1"))
+			_, err := w.Service.CreateVolume(context.Background(), csitest.CreateRequest("pvc-1"))
 			mu.Lock()
 			defer mu.Unlock()
 			got[volumes.Code(err)]++
 		})
 	}
 	wait.Wait()
-	if got[codes.OK] == 0 || got[codes.OK]+got[codes.Aborted] != 100 || w.images.made != 1 {
-		t.Errorf("%v, %d images", got, w.images.made)
+	if got[codes.OK] == 0 || got[codes.OK]+got[codes.Aborted] != 100 || w.Images.Made != 1 {
+		t.Errorf("%v, %d images", got, w.Images.Made)
 	}
 }
 
@@ -168,21 +169,23 @@ func TestCreateGoesWhereTopologyAllows(t *testing.T) {
 	}{
 		{"none", nil, "", codes.OK},
 		{"requisite", &csi.TopologyRequirement{Requisite: topology("g1")}, "", codes.OK},
-		{"preferred has no room, requisite has", &csi.TopologyRequirement{Requisite: topology("g1", "g2"), Preferred: topology("g2")}, "", codes.OK},
+		{"preferred has no room, requisite has", &csi.TopologyRequirement{Requisite: topology("g1", "g2"), Preferred: topology("g2")}, "",
+			codes.OK},
 		{"unknown group", &csi.TopologyRequirement{Requisite: topology("g2")}, "", codes.ResourceExhausted},
 		{"class and topology exclude each other", &csi.TopologyRequirement{Requisite: topology("g1")}, "g2", codes.ResourceExhausted},
 		{"class alone", nil, "g1", codes.OK},
-		{"foreign keys only", &csi.TopologyRequirement{Requisite: []*csi.Topology{{Segments: map[string]string{"zone": "a"}}}}, "", codes.ResourceExhausted},
+		{"foreign keys only", &csi.TopologyRequirement{Requisite: []*csi.Topology{{Segments: map[string]string{"zone": "a"}}}}, "",
+			codes.ResourceExhausted},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			w := newWorld(t)
-			r := createRequest("pvc-1")
+			r := csitest.CreateRequest("pvc-1")
 			r.AccessibilityRequirements = tc.topo
 			if tc.class != "" {
 				r.Parameters["nodeGroups"] = tc.class
 			}
-			_, err := w.service.CreateVolume(context.Background(), r)
-			wants(t, err, tc.code)
+			_, err := w.Service.CreateVolume(context.Background(), r)
+			csitest.Wants(t, err, tc.code)
 		})
 	}
 }
@@ -205,18 +208,20 @@ func TestBadCreateRequestsChangeNothing(t *testing.T) {
 		"no size fits": {func(r *csi.CreateVolumeRequest) {
 			r.CapacityRange = &csi.CapacityRange{RequiredBytes: 1, LimitBytes: 2}
 		}, codes.OutOfRange},
-		"too large":         {func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = 1 << 51 }, codes.OutOfRange},
-		"cache too large":   {func(r *csi.CreateVolumeRequest) { r.Parameters["cacheSize"] = "1Ti" }, codes.ResourceExhausted},
-		"content source":    {func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = &csi.VolumeContentSource{} }, codes.InvalidArgument},
-		"mutable parameter": {func(r *csi.CreateVolumeRequest) { r.MutableParameters = map[string]string{"a": "b"} }, codes.InvalidArgument},
+		"too large":       {func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = 1 << 51 }, codes.OutOfRange},
+		"cache too large": {func(r *csi.CreateVolumeRequest) { r.Parameters["cacheSize"] = "1Ti" }, codes.ResourceExhausted},
+		"content source": {func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = &csi.VolumeContentSource{} },
+			codes.InvalidArgument},
+		"mutable parameter": {func(r *csi.CreateVolumeRequest) { r.MutableParameters = map[string]string{"a": "b"} },
+			codes.InvalidArgument},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			r := createRequest("pvc-1")
+			r := csitest.CreateRequest("pvc-1")
 			tc.change(r)
-			_, err := w.service.CreateVolume(context.Background(), r)
-			wants(t, err, tc.code)
-			w.empty()
+			_, err := w.Service.CreateVolume(context.Background(), r)
+			csitest.Wants(t, err, tc.code)
+			w.Empty()
 		})
 	}
 }
@@ -225,7 +230,7 @@ func TestVolumesSpreadOverTheGroup(t *testing.T) {
 	w := newWorld(t)
 	replicas, primaries, ports := map[string]int{}, map[string]int{}, map[int32]bool{}
 	for i := range 30 {
-		v := w.create(fmt.Sprintf("pvc-%d", i))
+		v := w.Create(fmt.Sprintf("pvc-%d", i))
 		primaries[v.Spec.Replicas[0]]++
 		for _, n := range v.Spec.Replicas {
 			replicas[n]++
@@ -240,20 +245,5 @@ func TestVolumesSpreadOverTheGroup(t *testing.T) {
 	}
 	if len(ports) != 30 {
 		t.Errorf("%d ports for 30 volumes", len(ports))
-	}
-}
-
-// empty fails unless nothing of any volume is left.
-func (w *world) empty() {
-	w.t.Helper()
-	all := &v1alpha1.CacheVolumeList{}
-	must(w.t, w.api.List(context.Background(), all))
-	if len(all.Items) > 0 || len(w.images.images) > 0 || w.fleet.Replicas() > 0 {
-		w.t.Errorf("left: %d records, images %v, %d replicas", len(all.Items), w.images.images, w.fleet.Replicas())
-	}
-	for _, u := range w.book.Usage() {
-		if u.Volumes > 0 || u.AllocatedBytes > 0 {
-			w.t.Errorf("still reserved: %+v", u)
-		}
 	}
 }

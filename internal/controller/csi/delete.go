@@ -31,7 +31,7 @@ func (s *service) delete(ctx context.Context, id string) error {
 		return fmt.Errorf("volume %s is attached to node %s and has to be detached first: %w",
 			id, v.Status.AttachedNode, volumes.ErrRefused)
 	}
-	snapshots, err := s.snapshotsLeft(ctx, id)
+	snapshots, err := s.snapshots.Left(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -76,11 +76,11 @@ func ownsImage(v *v1alpha1.CacheVolume) error {
 	case v.BeingReleased():
 		return fmt.Errorf("volume %s is being released: its image stays: %w", v.Name, volumes.ErrRefused)
 	case v.Status.Phase == v1alpha1.VolumeConflict:
-		return inConflict(v)
+		return volumes.InConflict(v)
 	case v.Spec.Adoption != nil && v.Status.Phase == "":
 		return fmt.Errorf("volume %s does not have its image yet, which is not the driver's: %w", v.Name, volumes.ErrRefused)
 	case v.Status.Move != nil:
-		return moving(v)
+		return volumes.Moving(v)
 	}
 	return nil
 }
@@ -91,4 +91,24 @@ func gone(err error) error {
 		return nil
 	}
 	return err
+}
+
+// dropImage deletes the image of a volume that is deleted. If it has snapshots, it stays for them, and
+// its metadata says so.
+func (s *service) dropImage(ctx context.Context, v *v1alpha1.CacheVolume, snapshots []*v1alpha1.CacheSnapshot) error {
+	image := volumes.ImageOf(v)
+	if len(snapshots) > 0 {
+		if err := s.Images.Keep(ctx, image, v.Name); err != nil {
+			return fmt.Errorf("keep image %s for its snapshots: %w", image, err)
+		}
+		crashpoint.Reach("delete_volume/image_kept")
+		s.Log.InfoContext(ctx, "the volume is deleted, and its image stays for its snapshots",
+			"volume", v.Name, "image", image.String(), "snapshots", len(snapshots))
+		return nil
+	}
+	if err := s.Images.Delete(ctx, image); err != nil {
+		return fmt.Errorf("delete image %s: %w", image, err)
+	}
+	crashpoint.Reach("delete_volume/image_removed")
+	return s.dropCloneSnapshot(ctx, v)
 }

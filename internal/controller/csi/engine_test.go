@@ -9,78 +9,80 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/placement"
+	"github.com/escache/escache-csi/test/csitest"
 )
 
 func TestAVolumeHasTheEngineOfItsClassOnRecordAndOnItsHosts(t *testing.T) {
 	w := newWorld(t)
-	w.create("a") // of the default
-	r := fromVolume("b", "a")
+	w.Create("a") // of the default
+	r := csitest.FromVolume("b", "a")
 	r.Parameters["cacheEngine"] = "log"
 	for range 2 { // a repeated call finds the same volume
-		_, err := w.service.CreateVolume(t.Context(), r)
-		must(t, err)
+		_, err := w.Service.CreateVolume(t.Context(), r)
+		csitest.Must(t, err)
 	}
-	back := fromVolume("c", "b")
-	_, err := w.service.CreateVolume(t.Context(), back)
-	must(t, err)
-	for name, want := range map[string]escache.Engine{"a": escache.EngineWritecache, "b": escache.EngineLog, "c": escache.EngineWritecache} {
-		v := w.volume(name)
+	back := csitest.FromVolume("c", "b")
+	_, err := w.Service.CreateVolume(t.Context(), back)
+	csitest.Must(t, err)
+	for name, want := range map[string]escache.Engine{"a": escache.EngineWritecache, "b": escache.EngineLog,
+		"c": escache.EngineWritecache} {
+		v := w.Volume(name)
 		if got := v.Spec.Engine(); string(got) != string(want) {
 			t.Errorf("%s has engine %s on record, want %s", name, got, want)
 		}
-		_, err := w.publish(name, v.Spec.Replicas[0])
-		must(t, err)
+		_, err := w.Publish(name, v.Spec.Replicas[0])
+		csitest.Must(t, err)
 		for _, node := range v.Spec.Replicas {
-			if got := w.host(node).Status(ref(v)).Engine; got != want {
+			if got := w.Host(node).Status(csitest.Ref(v)).Engine; got != want {
 				t.Errorf("%s was laid on %s for engine %q, want %q", name, node, got, want)
 			}
 		}
 	}
-	if recorded := w.volume("a").Spec.CacheEngine; recorded != "" {
+	if recorded := w.Volume("a").Spec.CacheEngine; recorded != "" {
 		t.Errorf("the record of a names %q: a csi-controller that does not know the field could not change it", recorded)
 	}
 }
 
 func TestTheEngineIsNotChangedByAClass(t *testing.T) {
 	w := newWorld(t)
-	w.create("a")
-	wants(t, w.modify("a", "cacheEngine", "log"), codes.InvalidArgument, "cacheEngine", "clone the claim")
-	if got := w.volume("a").Spec.Engine(); got != v1alpha1.CacheEngineWritecache {
+	w.Create("a")
+	csitest.Wants(t, w.Modify("a", "cacheEngine", "log"), codes.InvalidArgument, "cacheEngine", "clone the claim")
+	if got := w.Volume("a").Spec.Engine(); got != v1alpha1.CacheEngineWritecache {
 		t.Errorf("it is %s now", got)
 	}
 }
 
 func TestWithAnOlderCRDNoVolumeGetsAnotherEngineThanItsClassSays(t *testing.T) {
 	w := newWorld(t)
-	w.cached = older{w.api}
-	w.restart()
-	r := createRequest("b")
+	w.Cached = csitest.OlderCRD{Client: w.API}
+	w.Restart()
+	r := csitest.CreateRequest("b")
 	r.Parameters["cacheEngine"] = "log"
-	_, err := w.service.CreateVolume(t.Context(), r)
-	wants(t, err, codes.FailedPrecondition, "apply the chart's CRDs")
+	_, err := w.Service.CreateVolume(t.Context(), r)
+	csitest.Wants(t, err, codes.FailedPrecondition, "apply the chart's CRDs")
 	w.unfinished()
 }
 
 func TestWithoutHostsThatHaveTheEngineNothingIsMadeAndTheReasonSaysSo(t *testing.T) {
 	w := newWorld(t)
-	must(t, w.book.SetGroup(placement.Group{Name: "g1", Members: []placement.Member{
+	csitest.Must(t, w.Book.SetGroup(placement.Group{Name: "g1", Members: []placement.Member{
 		{Name: "n1", Ready: true, CapacityBytes: 1 << 40, Engines: []string{"log"}},
 		{Name: "n2", Ready: true, CapacityBytes: 1 << 40},
 		{Name: "n3", Ready: true, CapacityBytes: 1 << 40},
 	}}, nil))
-	r := createRequest("b")
+	r := csitest.CreateRequest("b")
 	r.Parameters["cacheEngine"] = "log"
-	_, err := w.service.CreateVolume(t.Context(), r)
-	wants(t, err, codes.ResourceExhausted, "the cache engine log", "n2 without the cache engine log")
+	_, err := w.Service.CreateVolume(t.Context(), r)
+	csitest.Wants(t, err, codes.ResourceExhausted, "the cache engine log", "n2 without the cache engine log")
 	capacity := func(parameters map[string]string) int64 {
-		answer, err := w.service.GetCapacity(t.Context(), &csi.GetCapacityRequest{Parameters: parameters})
-		must(t, err)
+		answer, err := w.Service.GetCapacity(t.Context(), &csi.GetCapacityRequest{Parameters: parameters})
+		csitest.Must(t, err)
 		return answer.GetAvailableCapacity()
 	}
 	if n := capacity(r.GetParameters()); n != 0 {
 		t.Errorf("a volume of log can have %d bytes", n)
 	}
-	if n := capacity(createRequest("b").GetParameters()); n == 0 {
+	if n := capacity(csitest.CreateRequest("b").GetParameters()); n == 0 {
 		t.Error("there is no room for other volumes either")
 	}
 	w.unfinished()

@@ -23,7 +23,7 @@ func (s *service) expand(ctx context.Context, id string, size requests.SizeRange
 	if err != nil {
 		return nil, err
 	}
-	if err := usable(v); err != nil {
+	if err := volumes.Usable(v); err != nil {
 		return nil, err
 	}
 	if size.Maximum != 0 && v.Spec.SizeBytes > size.Maximum {

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/escache/escache-csi/internal/controller/volumes"
+	"github.com/escache/escache-csi/test/csitest"
 )
 
 // named refuses names that cannot be part of a URL, as client-go does before it asks the API server:
@@ -39,11 +40,11 @@ func (e *invalidNameError) Error() string { return "invalid resource name " + e.
 // the answer is no bug of the driver (Internal, Unknown), and a call that succeeded succeeds again.
 func FuzzCalls(f *testing.F) {
 	for i, r := range []proto.Message{
-		createRequest("pvc-1"),
+		csitest.CreateRequest("pvc-1"),
 		&csi.DeleteVolumeRequest{VolumeId: "v"},
-		&csi.ControllerPublishVolumeRequest{VolumeId: "v", NodeId: "n1", VolumeCapability: capability()},
+		&csi.ControllerPublishVolumeRequest{VolumeId: "v", NodeId: "n1", VolumeCapability: csitest.Capability()},
 		&csi.ControllerUnpublishVolumeRequest{VolumeId: "v", NodeId: "n1"},
-		&csi.ControllerExpandVolumeRequest{VolumeId: "v", CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * gib}},
+		&csi.ControllerExpandVolumeRequest{VolumeId: "v", CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * csitest.GiB}},
 		&csi.ControllerModifyVolumeRequest{VolumeId: "v", MutableParameters: map[string]string{"maxDirtyAge": "5m"}},
 		&csi.CreateSnapshotRequest{Name: "snapshot-1", SourceVolumeId: "v"},
 		&csi.DeleteSnapshotRequest{SnapshotId: "snapshot-1"},
@@ -51,9 +52,9 @@ func FuzzCalls(f *testing.F) {
 		&csi.ListSnapshotsRequest{SnapshotId: "a/b"},
 		&csi.GetSnapshotRequest{SnapshotId: ".."},
 		&csi.ControllerGetVolumeRequest{VolumeId: "v"},
-		&csi.ValidateVolumeCapabilitiesRequest{VolumeId: "v", VolumeCapabilities: []*csi.VolumeCapability{capability()}},
-		&csi.GetCapacityRequest{Parameters: createRequest("").GetParameters()},
-		groupRequest("group-1", "v"),
+		&csi.ValidateVolumeCapabilitiesRequest{VolumeId: "v", VolumeCapabilities: []*csi.VolumeCapability{csitest.Capability()}},
+		&csi.GetCapacityRequest{Parameters: csitest.CreateRequest("").GetParameters()},
+		csitest.GroupRequest("group-1", "v"),
 		&csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: "group-1"},
 		&csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: "a/b", SnapshotIds: []string{""}},
 	} {
@@ -72,14 +73,14 @@ func FuzzCalls(f *testing.F) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		w := newWorld(t)
-		withWatch, ok := w.api.(client.WithWatch)
+		withWatch, ok := w.API.(client.WithWatch)
 		if !ok {
-			t.Fatalf("%T", w.api)
+			t.Fatalf("%T", w.API)
 		}
-		w.api = named(withWatch)
-		w.cached = w.api
-		w.restart()
-		if _, err := w.service.CreateVolume(ctx, createRequest("v")); err != nil {
+		w.API = named(withWatch)
+		w.Cached = w.API
+		w.Restart()
+		if _, err := w.Service.CreateVolume(ctx, csitest.CreateRequest("v")); err != nil {
 			t.Fatal(err)
 		}
 		all := w.calls()
@@ -98,10 +99,11 @@ func FuzzCalls(f *testing.F) {
 }
 
 func (w *world) calls() []func(context.Context, []byte) (known bool, err error) {
-	s := w.service
+	s := w.Service
 	return []func(context.Context, []byte) (known bool, err error){
 		sent(s.CreateVolume), sent(s.DeleteVolume), sent(s.ControllerPublishVolume), sent(s.ControllerUnpublishVolume),
-		sent(s.ControllerExpandVolume), sent(s.ControllerModifyVolume), sent(s.CreateSnapshot), sent(s.DeleteSnapshot), sent(s.ListVolumes), sent(s.ListSnapshots),
+		sent(s.ControllerExpandVolume), sent(s.ControllerModifyVolume), sent(s.CreateSnapshot), sent(s.DeleteSnapshot),
+		sent(s.ListVolumes), sent(s.ListSnapshots),
 		sent(s.GetSnapshot), sent(s.ControllerGetVolume), sent(s.ValidateVolumeCapabilities), sent(s.GetCapacity),
 		sent(s.CreateVolumeGroupSnapshot), sent(s.DeleteVolumeGroupSnapshot), sent(s.GetVolumeGroupSnapshot),
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/csi/requests"
+	"github.com/escache/escache-csi/internal/controller/csi/snapshots"
 	"github.com/escache/escache-csi/internal/controller/readonly"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 )
@@ -70,11 +71,11 @@ func (s *Service) ListSnapshots(ctx context.Context, r *csi.ListSnapshotsRequest
 	add := func(snapshot *v1alpha1.CacheSnapshot) {
 		of := r.GetSourceVolumeId() == "" || r.GetSourceVolumeId() == snapshot.Spec.Volume
 		if of && snapshot.Status.Taken != nil && snapshot.DeletionTimestamp.IsZero() {
-			out.Entries = append(out.Entries, &csi.ListSnapshotsResponse_Entry{Snapshot: csiSnapshot(snapshot)})
+			out.Entries = append(out.Entries, &csi.ListSnapshotsResponse_Entry{Snapshot: snapshots.ToCSI(snapshot)})
 		}
 	}
 	if id := r.GetSnapshotId(); id != "" {
-		snapshot, err := s.service.snapshot(ctx, id)
+		snapshot, err := s.service.snapshots.Get(ctx, id)
 		if err == nil {
 			add(snapshot)
 		}
@@ -99,14 +100,14 @@ func (s *Service) GetSnapshot(ctx context.Context, r *csi.GetSnapshotRequest) (*
 	if err := requests.Required("snapshot id", r.GetSnapshotId()); err != nil {
 		return nil, err
 	}
-	snapshot, err := s.service.snapshot(ctx, r.GetSnapshotId())
+	snapshot, err := s.service.snapshots.Get(ctx, r.GetSnapshotId())
 	if err != nil {
 		return nil, err
 	}
 	if snapshot.Status.Taken == nil {
 		return nil, fmt.Errorf("snapshot %s is not taken yet: %w", snapshot.Name, volumes.ErrNotFound)
 	}
-	return &csi.GetSnapshotResponse{Snapshot: csiSnapshot(snapshot)}, nil
+	return &csi.GetSnapshotResponse{Snapshot: snapshots.ToCSI(snapshot)}, nil
 }
 
 // list reads objects page by page, from the token on, until it has as many entries as asked for; 0

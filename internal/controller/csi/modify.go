@@ -25,7 +25,7 @@ func (s *service) modify(ctx context.Context, id string, attributes map[string]s
 	if err != nil {
 		return err
 	}
-	if err := usable(v); err != nil {
+	if err := volumes.Usable(v); err != nil {
 		return err
 	}
 	now := changeableOf(v)

@@ -14,23 +14,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/test/csitest"
 )
-
-func (w *world) modify(id string, pairs ...string) error {
-	attributes := map[string]string{}
-	for pair := range slices.Chunk(pairs, 2) {
-		attributes[pair[0]] = pair[1]
-	}
-	_, err := w.service.ControllerModifyVolume(context.Background(), &csi.ControllerModifyVolumeRequest{
-		VolumeId: id, MutableParameters: attributes,
-	})
-	return err
-}
 
 func TestModifyIsDeclared(t *testing.T) {
 	w := newWorld(t)
-	out, err := w.service.ControllerGetCapabilities(context.Background(), &csi.ControllerGetCapabilitiesRequest{})
-	must(t, err)
+	out, err := w.Service.ControllerGetCapabilities(context.Background(), &csi.ControllerGetCapabilitiesRequest{})
+	csitest.Must(t, err)
 	if !slices.ContainsFunc(out.GetCapabilities(), func(c *csi.ControllerServiceCapability) bool {
 		return c.GetRpc().GetType() == csi.ControllerServiceCapability_RPC_MODIFY_VOLUME
 	}) {
@@ -40,11 +30,11 @@ func TestModifyIsDeclared(t *testing.T) {
 
 func TestModifyRecordsEachChangeOnce(t *testing.T) {
 	w := newWorld(t)
-	before := w.create("pvc-1")
+	before := w.Create("pvc-1")
 	var last string
 	for range 2 { // the second time it has that already
-		must(t, w.modify("pvc-1", "maxDirtyAge", "30s", "highWatermark", "60", "lowWatermark", "40"))
-		v := w.volume("pvc-1")
+		csitest.Must(t, w.Modify("pvc-1", "maxDirtyAge", "30s", "highWatermark", "60", "lowWatermark", "40"))
+		v := w.Volume("pvc-1")
 		want := before.Spec.DeepCopy()
 		want.CacheOptions = v1alpha1.CacheOptions{HighWatermark: 60, LowWatermark: 40, MaxDirtyAgeSeconds: 30}
 		want.Modifications = 1
@@ -52,14 +42,14 @@ func TestModifyRecordsEachChangeOnce(t *testing.T) {
 			t.Errorf("record %+v", v)
 		}
 		last = v.ResourceVersion
-		w.restart()
+		w.Restart()
 	}
-	must(t, w.modify("pvc-1", "cacheMode", "writethrough"))
-	if v := w.volume("pvc-1"); v.Spec.CacheMode != v1alpha1.CacheModeWritethrough || v.Spec.CacheOptions.HighWatermark != 60 ||
+	csitest.Must(t, w.Modify("pvc-1", "cacheMode", "writethrough"))
+	if v := w.Volume("pvc-1"); v.Spec.CacheMode != v1alpha1.CacheModeWritethrough || v.Spec.CacheOptions.HighWatermark != 60 ||
 		v.Spec.Modifications != 2 || v.ModificationPending() {
 		t.Errorf("record %+v", v)
 	}
-	for name, h := range w.fleet.Hosts {
+	for name, h := range w.Fleet.Hosts {
 		if h.Calls() > 0 {
 			t.Errorf("host %s was asked", name)
 		}
@@ -68,15 +58,15 @@ func TestModifyRecordsEachChangeOnce(t *testing.T) {
 
 func TestAnAttachedVolumesChangeIsPending(t *testing.T) {
 	w := newWorld(t)
-	v := w.create("pvc-1")
-	_, err := w.publish("pvc-1", v.Spec.Replicas[0])
-	must(t, err)
-	if w.volume("pvc-1").ModificationPending() {
+	v := w.Create("pvc-1")
+	_, err := w.Publish("pvc-1", v.Spec.Replicas[0])
+	csitest.Must(t, err)
+	if w.Volume("pvc-1").ModificationPending() {
 		t.Error("a change is pending before there is one")
 	}
-	must(t, w.modify("pvc-1", "maxDirtyAge", "30s"))
-	if !w.volume("pvc-1").ModificationPending() {
-		t.Errorf("no change is pending: %+v", w.volume("pvc-1"))
+	csitest.Must(t, w.Modify("pvc-1", "maxDirtyAge", "30s"))
+	if !w.Volume("pvc-1").ModificationPending() {
+		t.Errorf("no change is pending: %+v", w.Volume("pvc-1"))
 	}
 }
 
@@ -95,9 +85,9 @@ func TestModifyRefusesAndChangesNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			before := w.create("pvc-1")
-			wants(t, w.modify("pvc-1", tc.in...), codes.InvalidArgument, tc.says...)
-			if v := w.volume("pvc-1"); v.ResourceVersion != before.ResourceVersion {
+			before := w.Create("pvc-1")
+			csitest.Wants(t, w.Modify("pvc-1", tc.in...), codes.InvalidArgument, tc.says...)
+			if v := w.Volume("pvc-1"); v.ResourceVersion != before.ResourceVersion {
 				t.Errorf("record %+v", v)
 			}
 		})
@@ -106,40 +96,41 @@ func TestModifyRefusesAndChangesNothing(t *testing.T) {
 
 func TestModifyOfAVolumeThatIsNotThereOrGoing(t *testing.T) {
 	w := newWorld(t)
-	wants(t, w.modify("pvc-1", "maxDirtyAge", "30s"), codes.NotFound, "pvc-1")
-	wants(t, w.modify("", "maxDirtyAge", "30s"), codes.InvalidArgument, "volume id")
-	v := w.create("pvc-1")
+	csitest.Wants(t, w.Modify("pvc-1", "maxDirtyAge", "30s"), codes.NotFound, "pvc-1")
+	csitest.Wants(t, w.Modify("", "maxDirtyAge", "30s"), codes.InvalidArgument, "volume id")
+	v := w.Create("pvc-1")
 	v.Spec.Release = true
-	must(t, w.api.Update(context.Background(), v))
-	wants(t, w.modify("pvc-1", "maxDirtyAge", "30s"), codes.FailedPrecondition, "released")
+	csitest.Must(t, w.API.Update(context.Background(), v))
+	csitest.Wants(t, w.Modify("pvc-1", "maxDirtyAge", "30s"), codes.FailedPrecondition, "released")
 }
 
 func TestARepeatOfWhatTheHostHasRefusedSaysSo(t *testing.T) {
 	w := newWorld(t)
-	w.create("pvc-1")
-	must(t, w.modify("pvc-1", "maxDirtyAge", "30s"))
-	v := w.volume("pvc-1")
+	w.Create("pvc-1")
+	csitest.Must(t, w.Modify("pvc-1", "maxDirtyAge", "30s"))
+	v := w.Volume("pvc-1")
 	v.Status.Applied = &v1alpha1.AppliedModification{Modification: 1, Epoch: 1, Refused: true}
 	meta.SetStatusCondition(&v.Status.Conditions, metav1.Condition{
-		Type: v1alpha1.ConditionModified, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonModificationRefused, Message: "30 is too short",
+		Type: v1alpha1.ConditionModified, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonModificationRefused,
+		Message: "30 is too short",
 	})
-	must(t, w.api.Status().Update(context.Background(), v))
-	wants(t, w.modify("pvc-1", "maxDirtyAge", "30s"), codes.InvalidArgument, "pvc-1", "30 is too short")
-	must(t, w.modify("pvc-1", "maxDirtyAge", "60s"))
-	must(t, w.modify("pvc-1", "maxDirtyAge", "60s")) // of these values nothing is known yet
+	csitest.Must(t, w.API.Status().Update(context.Background(), v))
+	csitest.Wants(t, w.Modify("pvc-1", "maxDirtyAge", "30s"), codes.InvalidArgument, "pvc-1", "30 is too short")
+	csitest.Must(t, w.Modify("pvc-1", "maxDirtyAge", "60s"))
+	csitest.Must(t, w.Modify("pvc-1", "maxDirtyAge", "60s")) // of these values nothing is known yet
 }
 
 func TestMutableParametersAreConfirmedForTheVolumeAsItIs(t *testing.T) {
 	w := newWorld(t)
-	w.create("pvc-1")
-	must(t, w.modify("pvc-1", "highWatermark", "60", "lowWatermark", "40"))
+	w.Create("pvc-1")
+	csitest.Must(t, w.Modify("pvc-1", "highWatermark", "60", "lowWatermark", "40"))
 	for attributes, good := range map[string]bool{"highWatermark=50": true, "highWatermark=30": false, "pool=fast": false} {
 		key, value, _ := strings.Cut(attributes, "=")
 		mutable := map[string]string{key: value}
-		out, err := w.service.ValidateVolumeCapabilities(context.Background(), &csi.ValidateVolumeCapabilitiesRequest{
-			VolumeId: "pvc-1", VolumeCapabilities: []*csi.VolumeCapability{capability()}, MutableParameters: mutable,
+		out, err := w.Service.ValidateVolumeCapabilities(context.Background(), &csi.ValidateVolumeCapabilitiesRequest{
+			VolumeId: "pvc-1", VolumeCapabilities: []*csi.VolumeCapability{csitest.Capability()}, MutableParameters: mutable,
 		})
-		must(t, err)
+		csitest.Must(t, err)
 		if (out.GetConfirmed() != nil) != good || good && !maps.Equal(out.GetConfirmed().GetMutableParameters(), mutable) ||
 			!good && out.GetMessage() == "" {
 			t.Errorf("%s: %v", attributes, out)
@@ -149,27 +140,27 @@ func TestMutableParametersAreConfirmedForTheVolumeAsItIs(t *testing.T) {
 
 func TestMutableParametersTakePrecedenceOverTheStorageClass(t *testing.T) {
 	w := newWorld(t)
-	r := createRequest("pvc-1")
+	r := csitest.CreateRequest("pvc-1")
 	r.Parameters["maxDirtyAge"], r.Parameters["highWatermark"], r.Parameters["lowWatermark"] = "5m", "70", "30"
 	fast := map[string]string{"maxDirtyAge": "30s"}
 	r.MutableParameters = fast
 	create := func() error {
-		_, err := w.service.CreateVolume(context.Background(), r)
+		_, err := w.Service.CreateVolume(context.Background(), r)
 		return err
 	}
-	must(t, create())
-	v := w.volume("pvc-1")
+	csitest.Must(t, create())
+	v := w.Volume("pvc-1")
 	if want := (v1alpha1.CacheOptions{HighWatermark: 70, LowWatermark: 30, MaxDirtyAgeSeconds: 30}); v.Spec.CacheOptions != want {
 		t.Errorf("record %+v", v.Spec)
 	}
-	must(t, create())
+	csitest.Must(t, create())
 	r.MutableParameters = nil
-	wants(t, create(), codes.AlreadyExists, "its cache's options")
+	csitest.Wants(t, create(), codes.AlreadyExists, "its cache's options")
 	r.MutableParameters = map[string]string{"pool": "fast"}
-	wants(t, create(), codes.InvalidArgument, `"pool" cannot be changed`)
+	csitest.Wants(t, create(), codes.InvalidArgument, `"pool" cannot be changed`)
 
 	// A volume that was changed since need not be as it was created.
 	r.MutableParameters = fast
-	must(t, w.modify("pvc-1", "cacheMode", "writethrough"))
-	must(t, create())
+	csitest.Must(t, w.Modify("pvc-1", "cacheMode", "writethrough"))
+	csitest.Must(t, create())
 }

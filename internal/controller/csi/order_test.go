@@ -8,34 +8,36 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/test/csitest"
 )
 
 func TestTheOrderOfWriteBackIsOnRecordAndIsChangedByAClass(t *testing.T) {
 	w := newWorld(t)
-	w.create("a") // of writecache
-	r := createRequest("b")
+	w.Create("a") // of writecache
+	r := csitest.CreateRequest("b")
 	r.Parameters["cacheEngine"], r.Parameters["writeBackOrder"] = "log", "strict"
 	for range 2 { // a repeated call finds the same volume
-		_, err := w.service.CreateVolume(t.Context(), r)
-		must(t, err)
+		_, err := w.Service.CreateVolume(t.Context(), r)
+		csitest.Must(t, err)
 	}
 	recorded := func(id string, want v1alpha1.WriteBackOrder, changes int64) {
 		t.Helper()
-		if s := w.volume(id).Spec; s.CacheOptions.WriteBackOrder != want || s.Modifications != changes {
-			t.Errorf("%s has order %q on record after %d changes, not %q after %d", id, s.CacheOptions.WriteBackOrder, s.Modifications, want, changes)
+		if s := w.Volume(id).Spec; s.CacheOptions.WriteBackOrder != want || s.Modifications != changes {
+			t.Errorf("%s has order %q on record after %d changes, not %q after %d", id, s.CacheOptions.WriteBackOrder, s.Modifications,
+				want, changes)
 		}
 	}
 	recorded("b", v1alpha1.WriteBackOrderStrict, 0)
-	must(t, w.modify("b", "maxDirtyAge", "30s"))
+	csitest.Must(t, w.Modify("b", "maxDirtyAge", "30s"))
 	recorded("b", v1alpha1.WriteBackOrderStrict, 1)
-	must(t, w.modify("b", "writeBackOrder", "merged"))
+	csitest.Must(t, w.Modify("b", "writeBackOrder", "merged"))
 	recorded("b", "", 2)
-	must(t, w.modify("b", "writeBackOrder", "strict"))
+	csitest.Must(t, w.Modify("b", "writeBackOrder", "strict"))
 	recorded("b", v1alpha1.WriteBackOrderStrict, 3)
 
-	wants(t, w.modify("a", "writeBackOrder", "strict"), codes.InvalidArgument, "needs cacheEngine log", "a")
+	csitest.Wants(t, w.Modify("a", "writeBackOrder", "strict"), codes.InvalidArgument, "needs cacheEngine log", "a")
 	recorded("a", "", 0)
-	must(t, w.modify("a", "writeBackOrder", "merged")) // it has no other
+	csitest.Must(t, w.Modify("a", "writeBackOrder", "merged")) // it has no other
 	recorded("a", "", 0)
 }
 
@@ -60,16 +62,16 @@ func pruned(object client.Object) client.Object {
 // Otherwise the user would take it for strict.
 func TestWithAnOlderCRDNoVolumeIsSilentlyMerged(t *testing.T) {
 	w := newWorld(t)
-	r := createRequest("b")
+	r := csitest.CreateRequest("b")
 	r.Parameters["cacheEngine"] = "log"
-	_, err := w.service.CreateVolume(t.Context(), r)
-	must(t, err)
-	w.cached = pruning{w.api}
-	w.restart()
-	wants(t, w.modify("b", "writeBackOrder", "strict"), codes.FailedPrecondition, "writeBackOrder", "apply the chart's CRDs")
+	_, err := w.Service.CreateVolume(t.Context(), r)
+	csitest.Must(t, err)
+	w.Cached = pruning{w.API}
+	w.Restart()
+	csitest.Wants(t, w.Modify("b", "writeBackOrder", "strict"), codes.FailedPrecondition, "writeBackOrder", "apply the chart's CRDs")
 
-	r = createRequest("c")
+	r = csitest.CreateRequest("c")
 	r.Parameters["cacheEngine"], r.Parameters["writeBackOrder"] = "log", "strict"
-	_, err = w.service.CreateVolume(t.Context(), r)
-	wants(t, err, codes.FailedPrecondition, "writeBackOrder", "apply the chart's CRDs")
+	_, err = w.Service.CreateVolume(t.Context(), r)
+	csitest.Wants(t, err, codes.FailedPrecondition, "writeBackOrder", "apply the chart's CRDs")
 }

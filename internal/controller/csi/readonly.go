@@ -46,7 +46,7 @@ func (s *service) newReadOnly(ctx context.Context, r requests.Create) (*v1alpha1
 	case !errors.Is(err, volumes.ErrNotFound):
 		return nil, err
 	}
-	snapshot, err := s.snapshot(ctx, r.Snapshot)
+	snapshot, err := s.snapshots.Get(ctx, r.Snapshot)
 	if err != nil {
 		return nil, err
 	}

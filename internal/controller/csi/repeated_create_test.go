@@ -1,7 +1,6 @@
 package csi_test
 
 import (
-	"context"
 	"fmt"
 	"testing"
 
@@ -11,6 +10,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/volumes"
+	"github.com/escache/escache-csi/test/csitest"
 )
 
 // copies are the two kinds of volumes whose images are made of something. Each makes the volume b of the
@@ -18,44 +18,27 @@ import (
 var copies = map[string]func(t *testing.T, w *world) *csi.CreateVolumeRequest{
 	"of a snapshot": func(t *testing.T, w *world) *csi.CreateVolumeRequest {
 		t.Helper()
-		w.create("a")
-		s, err := w.service.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: "a"})
-		must(t, err)
-		return fromSnapshot("b", s.GetSnapshot().GetSnapshotId())
+		w.Create("a")
+		s, err := w.Service.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: "a"})
+		csitest.Must(t, err)
+		return csitest.FromSnapshot("b", s.GetSnapshot().GetSnapshotId())
 	},
 	"of another volume": func(t *testing.T, w *world) *csi.CreateVolumeRequest {
 		t.Helper()
-		w.create("a")
-		return fromVolume("b", "a")
+		w.Create("a")
+		return csitest.FromVolume("b", "a")
 	},
-}
-
-// beforeItWasMade sets the volume's record back to a time at which its image was not there yet.
-func (w *world) beforeItWasMade(id string) {
-	w.t.Helper()
-	v := w.volume(id)
-	v.Status = v1alpha1.CacheVolumeStatus{}
-	must(w.t, w.api.Status().Update(context.Background(), v))
 }
 
 // withoutSource removes what b was made of.
 func (w *world) withoutSource() error {
-	for name := range w.snapshots() {
-		if err := w.unsnap(name); err != nil {
+	for name := range w.Snapshots() {
+		if err := w.Unsnap(name); err != nil {
 			return err
 		}
 	}
-	delete(w.images.images, imageNamed("a"))
+	delete(w.Images.Sizes, csitest.ImageNamed("a"))
 	return nil
-}
-
-// halfMade makes of a volume one whose image an interrupted call has left.
-func (w *world) halfMade(id string) {
-	w.t.Helper()
-	w.beforeItWasMade(id)
-	note := w.images.notes[imageNamed(id)]
-	note.Complete = false
-	w.images.notes[imageNamed(id)] = note
 }
 
 // TestARepeatedCreateKeepsWhatWasUsed: a restored etcd has the record of a volume that was being made when
@@ -63,10 +46,10 @@ func (w *world) halfMade(id string) {
 func TestARepeatedCreateKeepsWhatWasUsed(t *testing.T) {
 	used := func(t *testing.T, w *world) {
 		t.Helper()
-		node := w.volume("b").Spec.Replicas[0]
-		_, err := w.publish("b", node)
-		must(t, err)
-		must(t, w.unpublish("b", node))
+		node := w.Volume("b").Spec.Replicas[0]
+		_, err := w.Publish("b", node)
+		csitest.Must(t, err)
+		csitest.Must(t, w.Unpublish("b", node))
 	}
 	for name, tc := range map[string]struct {
 		since func(t *testing.T, w *world)
@@ -76,37 +59,37 @@ func TestARepeatedCreateKeepsWhatWasUsed(t *testing.T) {
 		"and only its hosts say so": {func(t *testing.T, w *world) {
 			t.Helper()
 			used(t, w)
-			w.images.notes[imageNamed("b")] = volumes.Note{} // an older version noted nothing
+			w.Images.Notes[csitest.ImageNamed("b")] = volumes.Note{} // an older version noted nothing
 		}, []string{"epoch 1", "the record says 0"}},
 		"and its source is gone": {func(t *testing.T, w *world) {
 			t.Helper()
 			used(t, w)
-			must(t, w.withoutSource())
+			csitest.Must(t, w.withoutSource())
 		}, []string{"epoch 1", "the record says 0"}},
 		"and a later version of the driver says something": {func(_ *testing.T, w *world) {
-			w.images.notes[imageNamed("b")] = volumes.Note{Later: true}
+			w.Images.Notes[csitest.ImageNamed("b")] = volumes.Note{Later: true}
 		}, []string{"a later version"}},
 	} {
 		for kind, create := range copies {
 			t.Run(kind+", "+name, func(t *testing.T) {
 				w := newWorld(t)
 				request := create(t, w)
-				_, err := w.service.CreateVolume(t.Context(), request)
-				must(t, err)
+				_, err := w.Service.CreateVolume(t.Context(), request)
+				csitest.Must(t, err)
 				tc.since(t, w)
-				w.beforeItWasMade("b")
-				made := w.images.made
+				w.BeforeItWasMade("b")
+				made := w.Images.Made
 				for range 2 {
-					_, err = w.service.CreateVolume(t.Context(), request)
-					wants(t, err, codes.FailedPrecondition, tc.words...)
+					_, err = w.Service.CreateVolume(t.Context(), request)
+					csitest.Wants(t, err, codes.FailedPrecondition, tc.words...)
 				}
-				if _, there := w.images.images[imageNamed("b")]; !there || w.images.made != made {
+				if _, there := w.Images.Sizes[csitest.ImageNamed("b")]; !there || w.Images.Made != made {
 					t.Error("the image was thrown away")
 				}
-				if w.gone("b") {
+				if w.Gone("b") {
 					t.Error("the record was thrown away")
 				}
-				behind := meta.IsStatusConditionTrue(w.volume("b").Status.Conditions, v1alpha1.ConditionRecordBehindDisks)
+				behind := meta.IsStatusConditionTrue(w.Volume("b").Status.Conditions, v1alpha1.ConditionRecordBehindDisks)
 				if behind != (tc.words[0] == "epoch 1") {
 					t.Errorf("the record is behind: %v", behind)
 				}
@@ -122,18 +105,18 @@ func TestARepeatedCreateTakesTheImageThatIsComplete(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			w := newWorld(t)
 			request := create(t, w)
-			_, err := w.service.CreateVolume(t.Context(), request)
-			must(t, err)
-			must(t, w.withoutSource())
-			w.beforeItWasMade("b")
-			made := w.images.made
-			_, err = w.service.CreateVolume(t.Context(), request)
-			must(t, err)
-			if _, there := w.images.images[imageNamed("b")]; !there || w.images.made != made {
+			_, err := w.Service.CreateVolume(t.Context(), request)
+			csitest.Must(t, err)
+			csitest.Must(t, w.withoutSource())
+			w.BeforeItWasMade("b")
+			made := w.Images.Made
+			_, err = w.Service.CreateVolume(t.Context(), request)
+			csitest.Must(t, err)
+			if _, there := w.Images.Sizes[csitest.ImageNamed("b")]; !there || w.Images.Made != made {
 				t.Error("the image was made again")
 			}
-			if w.volume("b").Status.Phase != v1alpha1.VolumeReady {
-				t.Errorf("status %+v", w.volume("b").Status)
+			if w.Volume("b").Status.Phase != v1alpha1.VolumeReady {
+				t.Errorf("status %+v", w.Volume("b").Status)
 			}
 		})
 	}
@@ -145,14 +128,14 @@ func TestARepeatedCreateKeepsAnImageThatSaysNothing(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			w := newWorld(t)
 			request := create(t, w)
-			_, err := w.service.CreateVolume(t.Context(), request)
-			must(t, err)
-			w.beforeItWasMade("b")
-			made := w.images.made
-			w.images.reading = fmt.Errorf("its note cannot be read: %w", volumes.ErrRefused)
-			_, err = w.service.CreateVolume(t.Context(), request)
-			wants(t, err, codes.FailedPrecondition, "cannot be read")
-			if _, there := w.images.images[imageNamed("b")]; !there || w.images.made != made || w.gone("b") {
+			_, err := w.Service.CreateVolume(t.Context(), request)
+			csitest.Must(t, err)
+			w.BeforeItWasMade("b")
+			made := w.Images.Made
+			w.Images.Reading = fmt.Errorf("its note cannot be read: %w", volumes.ErrRefused)
+			_, err = w.Service.CreateVolume(t.Context(), request)
+			csitest.Wants(t, err, codes.FailedPrecondition, "cannot be read")
+			if _, there := w.Images.Sizes[csitest.ImageNamed("b")]; !there || w.Images.Made != made || w.Gone("b") {
 				t.Error("the image or its record was thrown away")
 			}
 		})

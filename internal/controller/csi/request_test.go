@@ -6,11 +6,13 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+
+	"github.com/escache/escache-csi/test/csitest"
 )
 
 // mounted is a capability with a filesystem of a type.
 func mounted(fsType string) *csi.VolumeCapability {
-	c := capability()
+	c := csitest.Capability()
 	c.GetMount().FsType = fsType
 	return c
 }
@@ -24,7 +26,7 @@ func TestCreateRefusesFilesystemsThatNoNodeCanMake(t *testing.T) {
 		code            codes.Code
 		says            []string
 	}{
-		"another type":             {"btrfs", gib, 0, codes.InvalidArgument, []string{"btrfs", "ext4", "xfs"}},
+		"another type":             {"btrfs", csitest.GiB, 0, codes.InvalidArgument, []string{"btrfs", "ext4", "xfs"}},
 		"xfs that is too small":    {"xfs", 299 * mib, 0, codes.OutOfRange, []string{"xfs", "300 MiB"}},
 		"xfs with a smaller limit": {"xfs", 0, 100 * mib, codes.OutOfRange, []string{"xfs", "300 MiB"}},
 		"the smallest xfs":         {"xfs", 300 * mib, 0, codes.OK, nil},
@@ -34,13 +36,13 @@ func TestCreateRefusesFilesystemsThatNoNodeCanMake(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			r := createRequest("pvc-1")
+			r := csitest.CreateRequest("pvc-1")
 			r.CapacityRange = &csi.CapacityRange{RequiredBytes: c.required, LimitBytes: c.limit}
 			r.VolumeCapabilities = []*csi.VolumeCapability{mounted(c.fsType)}
-			_, err := w.service.CreateVolume(context.Background(), r)
-			wants(t, err, c.code, c.says...)
+			_, err := w.Service.CreateVolume(context.Background(), r)
+			csitest.Wants(t, err, c.code, c.says...)
 			if c.code != codes.OK {
-				w.empty()
+				w.Empty()
 			}
 		})
 	}
@@ -48,12 +50,12 @@ func TestCreateRefusesFilesystemsThatNoNodeCanMake(t *testing.T) {
 
 func TestAnotherFilesystemIsNotConfirmed(t *testing.T) {
 	w := newWorld(t)
-	w.create("pvc-1")
+	w.Create("pvc-1")
 	validate := func(fsType string) *csi.ValidateVolumeCapabilitiesResponse {
-		out, err := w.service.ValidateVolumeCapabilities(context.Background(), &csi.ValidateVolumeCapabilitiesRequest{
+		out, err := w.Service.ValidateVolumeCapabilities(context.Background(), &csi.ValidateVolumeCapabilitiesRequest{
 			VolumeId: "pvc-1", VolumeCapabilities: []*csi.VolumeCapability{mounted(fsType)},
 		})
-		must(t, err)
+		csitest.Must(t, err)
 		return out
 	}
 	if out := validate("btrfs"); out.GetConfirmed() != nil || out.GetMessage() == "" {

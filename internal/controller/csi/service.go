@@ -6,8 +6,12 @@ import (
 	"fmt"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/csi/attachment"
 	"github.com/escache/escache-csi/internal/controller/csi/requests"
+	"github.com/escache/escache-csi/internal/controller/csi/snapshots"
 	"github.com/escache/escache-csi/internal/controller/readonly"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/csiserver"
@@ -32,6 +36,8 @@ type Config struct {
 type service struct {
 	*volumes.Steps
 
+	attachments      *attachment.Attacher
+	snapshots        *snapshots.Snapshots
 	readOnly         *readonly.Volumes
 	operations       *operation.Locks
 	imagePrefix      string
@@ -60,7 +66,9 @@ func NewService(config Config) *Service {
 	return &Service{
 		Identity: csiserver.Identity{Version: config.Version},
 		service: &service{
-			Steps: steps, readOnly: &readonly.Volumes{
+			Steps: steps, attachments: &attachment.Attacher{Steps: steps},
+			snapshots: &snapshots.Snapshots{Steps: steps, ImagePrefix: config.ImagePrefix},
+			readOnly: &readonly.Volumes{
 				Kube: steps.Cached, Live: steps.Live, Images: steps.Images, Nodes: steps.Hosts, Log: steps.Log,
 			},
 			operations: config.Operations, imagePrefix: config.ImagePrefix, uncachedFallback: config.UncachedFallback,
@@ -166,7 +174,7 @@ func (s *Service) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotReque
 		return nil, err
 	}
 	return inTurn(ctx, s, request.Volume, takingSnapshot, func() (*csi.CreateSnapshotResponse, error) {
-		response, err := s.service.createSnapshot(ctx, request)
+		response, err := s.service.snapshots.Create(ctx, request)
 		err = s.service.explain(ctx, request.Volume, "it stays what that snapshot is", err)
 		return response, s.service.ReportBehind(ctx, request.Volume, err)
 	})
@@ -178,7 +186,7 @@ func (s *Service) DeleteSnapshot(ctx context.Context, r *csi.DeleteSnapshotReque
 	if err := requests.Required("snapshot id", r.GetSnapshotId()); err != nil {
 		return nil, err
 	}
-	snapshot, err := s.service.snapshot(ctx, r.GetSnapshotId())
+	snapshot, err := s.service.snapshots.Get(ctx, r.GetSnapshotId())
 	if errors.Is(err, volumes.ErrNotFound) {
 		return &csi.DeleteSnapshotResponse{}, nil
 	}
@@ -193,7 +201,7 @@ func (s *Service) DeleteSnapshot(ctx context.Context, r *csi.DeleteSnapshotReque
 		if err := s.service.unused(ctx, snapshot); err != nil {
 			return nil, err
 		}
-		return &csi.DeleteSnapshotResponse{}, s.service.deleteSnapshot(ctx, snapshot)
+		return &csi.DeleteSnapshotResponse{}, s.service.snapshots.Delete(ctx, snapshot)
 	})
 }
 
@@ -217,4 +225,12 @@ func whileLocked[R any](done func(), err error, run func() (*R, error)) (*R, err
 		return nil, err
 	}
 	return response, nil
+}
+
+// Index adds the indexes that a Service needs to a cache.
+func Index(ctx context.Context, cache client.FieldIndexer) error {
+	return errors.Join(
+		snapshots.Index(ctx, cache),
+		cache.IndexField(ctx, &v1alpha1.CacheVolume{}, volumes.CloneSource, volumes.CloneSourceOf),
+	)
 }

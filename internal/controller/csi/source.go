@@ -20,7 +20,7 @@ func (s *service) source(ctx context.Context, r *requests.Create) (*volumes.Snap
 	if r.Snapshot == "" {
 		return nil, nil //nolint:nilnil // an empty volume has no source
 	}
-	snapshot, err := s.snapshot(ctx, r.Snapshot)
+	snapshot, err := s.snapshots.Get(ctx, r.Snapshot)
 	if errors.Is(err, volumes.ErrNotFound) {
 		return nil, s.sourceGone(ctx, r, err)
 	}

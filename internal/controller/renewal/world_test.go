@@ -12,7 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -56,7 +56,9 @@ type world struct {
 func start(t *testing.T, at time.Time, name string) *world {
 	t.Helper()
 	w := &world{t: t, now: at, events: events.NewFakeRecorder(1000), before: func(int, client.Object) error { return nil }}
-	w.api = interceptor.NewClient(fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).Build(), interceptor.Funcs{
+	scheme := runtime.NewScheme()
+	must(t, corev1.AddToScheme(scheme))
+	w.api = interceptor.NewClient(fake.NewClientBuilder().WithScheme(scheme).Build(), interceptor.Funcs{
 		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
 			w.writes++
 			if err := w.before(w.writes, o); err != nil {

@@ -14,8 +14,8 @@ import (
 
 	certificates "k8s.io/api/certificates/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -46,7 +46,9 @@ func start(t *testing.T) *world {
 	must(t, err)
 	must(t, os.WriteFile(cert, pair.Certificate, 0o600))
 	must(t, os.WriteFile(key, pair.Key, 0o600))
-	c := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithStatusSubresource(&certificates.CertificateSigningRequest{}).Build()
+	scheme := runtime.NewScheme()
+	must(t, certificates.AddToScheme(scheme))
+	c := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&certificates.CertificateSigningRequest{}).Build()
 	return &world{client: c, roots: signing.Pool(), Reconciler: New(Config{
 		Client: c, Account: account, Pattern: pattern, Cert: cert, Key: key, Life: 90 * 24 * time.Hour,
 		Log: slog.New(slog.DiscardHandler), Now: time.Now, Longest: time.Minute,

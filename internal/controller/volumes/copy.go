@@ -2,6 +2,7 @@ package volumes
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -25,7 +26,10 @@ type Copying struct {
 // Once the copy is complete, it takes that replica off the list of outdated ones. It does not wait
 // for the copy: call it again and again.
 func (l *Locked) Copy(ctx context.Context, id string, epoch int64) (Copying, error) {
-	return under(l, id, "replica copy", func() (Copying, error) { return l.steps.copy(ctx, id, epoch) })
+	return under(l, id, "replica copy", func() (Copying, error) {
+		c, err := l.steps.copy(ctx, id, epoch)
+		return c, l.steps.ReportBehind(ctx, id, err)
+	})
 }
 
 func (s *Steps) copy(ctx context.Context, id string, epoch int64) (Copying, error) {
@@ -48,10 +52,18 @@ func (s *Steps) copy(ctx context.Context, id string, epoch int64) (Copying, erro
 		return out, fmt.Errorf("ask node %s about volume %s: %w", holder, id, err)
 	}
 	if out.Linked = authority.CopiesTo(report, out.To); !out.Linked {
+		if err := s.noteCopy(ctx, v); err != nil {
+			return out, err
+		}
 		return out, s.pair(ctx, v, holder, out.To)
 	}
 	if !authority.Resynced(v, report, out.To) {
 		return out, nil
+	}
+	if err := s.noteCopy(ctx, v); errors.Is(err, authority.ErrRecordBehind) {
+		return out, err
+	} else if err != nil {
+		s.Log.WarnContext(ctx, "it is not known whether the image tells of a new copy", "volume", id, "node", out.To, "error", err)
 	}
 	v.Status.Outdated = slices.DeleteFunc(v.Status.Outdated, func(node string) bool { return node == out.To || !v.Spec.HasReplica(node) })
 	if err := s.UpdateStatus(ctx, v, "the copy on node "+out.To+" is current"); err != nil {
@@ -60,6 +72,17 @@ func (s *Steps) copy(ctx context.Context, id string, epoch int64) (Copying, erro
 	crashpoint.Reach("repair/copy_current")
 	out.Done = true
 	return out, nil
+}
+
+// noteCopy notes in the image that the copy has another place, unless it tells of that already. It returns an
+// error if the image may tell of later replicas than the record. It returns none if Ceph takes no note: a full
+// pool must not keep a volume on one copy.
+func (s *Steps) noteCopy(ctx context.Context, v *v1alpha1.CacheVolume) error {
+	noted, err := s.compare(ctx, v)
+	if err == nil && !noted.Tells(v) {
+		s.WriteNote(ctx, v)
+	}
+	return err
 }
 
 // pair lays an empty copy on the new node first, and then gives the holder its new partner. So a

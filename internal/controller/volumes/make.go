@@ -43,8 +43,7 @@ func (s *Steps) Made(ctx context.Context, v *v1alpha1.CacheVolume) (bool, error)
 	case err != nil:
 		return false, fmt.Errorf("read the metadata of image %s: %w", ImageOf(v), err)
 	case note.Later:
-		return false, fmt.Errorf("the metadata of image %s are of a later version of the driver, so the image may be in use: "+
-			"upgrade csi-controller: %w", ImageOf(v), ErrRefused)
+		return false, laterNote(ImageOf(v))
 	}
 	if err := authority.NotBehind(v, note.noted()); err != nil {
 		return false, err

@@ -199,7 +199,16 @@ func (s *Steps) compare(ctx context.Context, v *v1alpha1.CacheVolume) (authority
 	if err != nil {
 		return authority.Noted{}, fmt.Errorf("read the metadata of image %s: %w", ImageOf(v), err)
 	}
+	if note.Later {
+		return authority.Noted{}, laterNote(ImageOf(v))
+	}
 	return note.noted(), authority.NotBehind(v, note.noted())
+}
+
+// laterNote refuses an image by whose note the record may be behind: this version cannot read it.
+func laterNote(image ImageRef) error {
+	return fmt.Errorf("the metadata of image %s are of a later version of the driver, so they may tell of a later attachment: "+
+		"upgrade csi-controller: %w", image, ErrRefused)
 }
 
 func (n Note) noted() authority.Noted {

@@ -32,7 +32,7 @@ const (
 // one then.
 func (l *Locked) Substitute(ctx context.Context, id string, epoch int64, lost, substitute string, place Place) error {
 	_, err := under(l, id, "replica replacement", func() (struct{}, error) {
-		return struct{}{}, l.steps.substitute(ctx, id, epoch, lost, substitute, place)
+		return struct{}{}, l.steps.ReportBehind(ctx, id, l.steps.substitute(ctx, id, epoch, lost, substitute, place))
 	})
 	return err
 }
@@ -58,6 +58,10 @@ func (s *Steps) substitute(ctx context.Context, id string, epoch int64, lost, su
 	}
 	holder, err := authority.Substitutable(v, epoch, lost)
 	if err != nil {
+		return err
+	}
+	// The node may have the only current copy, if the record was set back to before it got that.
+	if err := s.NotBehind(ctx, v); err != nil {
 		return err
 	}
 	group, err := s.Group(ctx, v.Spec.Group)
@@ -96,7 +100,7 @@ func (s *Steps) substitute(ctx context.Context, id string, epoch int64, lost, su
 		return err
 	}
 	crashpoint.Reach("repair/replica_moved")
-	s.WriteNote(ctx, v)
+	s.WriteNote(ctx, v) // Copy notes it if this fails
 	return nil
 }
 

@@ -177,6 +177,13 @@ func IsDiskless(s escache.VolumeStatus, peer string) bool {
 	return linked && p.DiskState.Lost() && s.DiskState == escache.DiskUpToDate
 }
 
+// GoesOnWithout reports whether the status proves that this node writes to its own copy alone. DRBD calls a
+// peer that it cannot reach Outdated once the arbiter has agreed to that, and not before.
+func GoesOnWithout(s escache.VolumeStatus, peer string) bool {
+	i := slices.IndexFunc(s.Peers, func(p escache.Peer) bool { return p.Name == peer })
+	return i >= 0 && !s.Peers[i].Linked() && s.Peers[i].DiskState == escache.DiskOutdated && s.DiskState == escache.DiskUpToDate && !s.IOSuspended
+}
+
 // LivesOnPeer reports whether the status proves that this node has lost its disk, and the peer's
 // copy is current. While the disk is Failed, DRBD's handler keeps I/O frozen until the record says so.
 func LivesOnPeer(s escache.VolumeStatus, peer string) bool {

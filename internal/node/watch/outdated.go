@@ -12,7 +12,9 @@ import (
 )
 
 // updateOutdated makes the list of outdated nodes match what DRBD reports. It adds a node whose
-// disk has failed: while the link is up, DRBD goes on without that copy and asks nobody. It removes
+// disk has failed: while the link is up, DRBD goes on without that copy and asks nobody. It adds the peer
+// again if this node goes on without it and the record has lost that: etcd was restored, or somebody has
+// edited the record. It removes
 // the peer when the peer has a current copy again. It does both in one step if this node's disk
 // failed before the peer was removed: a Primary without a disk accepts a link only to a current
 // copy.
@@ -28,6 +30,8 @@ func (w *Watch) updateOutdated(ctx context.Context, v *volume, s escache.VolumeS
 			err = w.writeOutdated(ctx, v, change{off: peer.Name, holds: health.IsCurrent, peer: peer.Name})
 		case !outdated(peer.Name) && health.IsDiskless(s, peer.Name):
 			err = w.writeOutdated(ctx, v, change{on: peer.Name, holds: health.IsDiskless, peer: peer.Name})
+		case !outdated(peer.Name) && health.GoesOnWithout(s, peer.Name):
+			err = w.writeOutdated(ctx, v, change{on: peer.Name, holds: health.GoesOnWithout, peer: peer.Name})
 		case !outdated(w.Node) && health.LivesOnPeer(s, peer.Name):
 			err = w.writeOutdated(ctx, v, change{on: w.Node, off: peer.Name, holds: health.LivesOnPeer, peer: peer.Name})
 		}

@@ -180,3 +180,36 @@ func TestAPeerLeavesTheListOnlyByAResyncThatWasSeen(t *testing.T) {
 		}
 	})
 }
+
+// The record was set back, or somebody has edited it: this node has written without its peer since, which the record
+// calls current.
+func TestACopyThatThisNodeWritesWithoutGoesOnRecord(t *testing.T) {
+	alone := func(t *testing.T) *world {
+		t.Helper()
+		w := healthyWorld(t)
+		w.status.Peers[0].ConnectionState, w.status.Peers[0].DiskState, w.status.MayGoOnAlone = "WFConnection", "Outdated", true
+		return w
+	}
+	for name, tc := range map[string]struct {
+		change func(w *world)
+		want   []string
+	}{
+		"it goes on alone":                        {func(*world) {}, []string{"n2"}},
+		"it has not asked yet":                    {func(w *world) { w.status.Peers[0].DiskState = "DUnknown" }, nil},
+		"its I/O waits for the answer":            {func(w *world) { w.status.IOSuspended = true }, nil},
+		"its own disk has failed":                 {func(w *world) { w.status.DiskState = "Diskless" }, nil},
+		"the device is of another attachment":     {func(w *world) { w.status.Epoch = 2 }, nil},
+		"another node has the volume meanwhile":   {func(w *world) { w.object.Status.AttachedNode = "n2"; w.touch() }, nil},
+		"its own copy is on record as outdated":   {func(w *world) { w.object.Status.Outdated = []string{"n1"}; w.touch() }, []string{"n1"}},
+		"the peer is linked, and asks for a copy": {func(w *world) { w.status.Peers[0].ConnectionState = "SyncSource" }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := alone(t)
+			tc.change(w)
+			w.polls(2)
+			if !slices.Equal(w.object.Status.Outdated, tc.want) {
+				t.Errorf("outdated: %q, want %q", w.object.Status.Outdated, tc.want)
+			}
+		})
+	}
+}

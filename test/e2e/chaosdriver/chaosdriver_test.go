@@ -27,8 +27,8 @@ func (r row) name() string { return r.when + "/" + r.what }
 
 // rows of the matrix.
 func rows() []row {
-	return slices.Concat(restartRows(), diskRows(), forcedRows(), frozenRows(), powerRows(), thirdHostRows(), stepRows(), arbiterRows(),
-		cephRows(), clockRows(), recordRows(), rebuildRows(), manyRows(), witnessRows())
+	return slices.Concat(restartRows(), diskRows(), forcedRows(), frozenRows(), powerRows(), thirdHostRows(), repairRows(), stepRows(),
+		arbiterRows(), cephRows(), clockRows(), recordRows(), rebuildRows(), manyRows(), witnessRows(), maintenanceRows())
 }
 
 // TestChaosDriver runs every row and prints the table. A row that loses an acknowledged block, or

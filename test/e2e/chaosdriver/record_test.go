@@ -4,8 +4,9 @@ package chaosdriver
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
-	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,6 +23,9 @@ func recordRows() []row {
 		{when: "record", what: "etcd is restored to before the attach, and the holder is lost", run: restored},
 		{when: "record", what: "etcd is restored to when the first host had it; the second has taken it over since", run: restoredAttached},
 		{when: "record", what: "the NodeGroup is deleted and made anew under a writer", run: groupDeleted},
+		{when: "record", what: "the host of the second copy is edited out of its NodeGroup, then lost", run: memberLeaves},
+		{when: "record", what: "each copy in turn is marked as outdated by hand, then the holder is lost", run: markedByHand},
+		{when: "record", what: "an outdated copy is marked as current by hand, then the holder is lost", run: unmarkedByHand},
 	}
 }
 
@@ -145,19 +149,97 @@ func (s *scene) staysUnused(h *labtest.Host, long time.Duration) {
 	}
 }
 
+// groupDeleted: a group with a volume stays until somebody takes its finalizer off, and is made anew then
+// (docs/limits.md).
 func groupDeleted(s *scene) {
 	s.write()
-	var nodes []string
-	for _, h := range s.lab.Hosts {
-		nodes = append(nodes, h.Name)
-	}
 	s.fault()
-	_, err := s.try(s.Context(), "", "delete", "nodegroup", group, "--timeout=60s")
-	check(s, err)
+	s.kubectl(s, "delete", "nodegroup", group, "--wait=false")
 	s.goesOn()
-	s.apply(s, fmt.Sprintf("apiVersion: escache.io/v1alpha1\nkind: NodeGroup\nmetadata: {name: %s}\nspec: {nodes: [%s]}\n", group, strings.Join(nodes, ", ")))
+	s.kubectl(s, "patch", "nodegroup", group, "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+	s.groupOf(s, s.names())
 	s.world.ready(s)
 	s.goesOn()
 	s.whole()
 	s.finish()
+}
+
+// memberLeaves: a copy on a host that has left counts for as long as it is current. After that the group has
+// another. Before the host is a member again, its volume group is made anew (docs/hosts/replace-a-host.md).
+func memberLeaves(s *scene) {
+	s.repairs("10m")
+	s.write()
+	left, third := s.partner(), s.third()
+	s.Cleanup(func() { s.groupOf(s, s.names()) })
+	nodes := s.names()
+	nodes[slices.Index(nodes, left.Name)] = "e2e-spare" // there is no such host
+	s.groupOf(s, nodes)
+	s.fault()
+	s.goesOn()
+	if v := s.record(); !v.Spec.HasReplica(left.Name) || v.Status.IsOutdated(left.Name) {
+		s.Errorf("%s has left with a current copy, and the copies are on %q, outdated %q", left.Name, v.Spec.Replicas, v.Status.Outdated)
+	}
+	s.fault()
+	s.powerOff(left)
+	s.goesOn()
+	s.copied(third)
+	s.recovered = append(s.recovered, time.Since(s.begun))
+	s.newDisk(left)
+	s.groupOf(s, s.names())
+	s.world.ready(s)
+	s.goesOn()
+	s.whole()
+	s.finish()
+}
+
+// markedByHand: a copy that is said to be outdated is not used, and counts again as soon as it is seen to be
+// current.
+func markedByHand(s *scene) {
+	s.write()
+	holder, partner := s.holder, s.partner()
+	s.mark(partner)
+	s.fault()
+	s.goesOn()
+	s.redundant()
+	s.mark(holder)
+	s.goesOn()
+	s.fault()
+	s.powerOff(holder)
+	s.loses()
+	s.takes(partner)
+	s.boot(holder)
+	s.whole()
+	s.finish()
+}
+
+// unmarkedByHand: the holder goes on alone, and nobody may believe the record that says otherwise. Either the
+// holder puts that right while it lives, or the old copy is refused.
+func unmarkedByHand(s *scene) {
+	s.write()
+	holder, partner := s.holder, s.alone()
+	s.mark()
+	s.goesOn()
+	time.Sleep(againTime)
+	s.powerOff(holder)
+	s.loses()
+	s.boot(partner)
+	s.refuses(partner, "node "+holder.Name+" .*at stake")
+	s.fault()
+	s.boot(holder)
+	s.takes(holder)
+	s.whole()
+	s.takenOver = false
+	s.finish()
+}
+
+// mark writes on record that the copies on these hosts are outdated, and that no others are.
+func (s *scene) mark(hosts ...*labtest.Host) {
+	s.Helper()
+	outdated := []string{}
+	for _, h := range hosts {
+		outdated = append(outdated, h.Name)
+	}
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"outdated": outdated}})
+	check(s, err)
+	s.kubectl(s, "patch", "cachevolume", s.volume, "--subresource=status", "--type=merge", "-p", string(patch))
 }

@@ -154,15 +154,21 @@ spec: {mode: Drain, volume: %s}
 	check(s, err)
 	s.killControllers()
 	s.holder.KillService(s)
+	s.writesBack()
+	s.goesOn()
+	s.whole()
+	s.finish()
+}
+
+// writesBack waits until nobody claims any more that the volume writes through, and it does not.
+func (s *scene) writesBack() {
+	s.Helper()
 	s.recordIs("writes back again", func(v *cacheVolume) error {
 		if v.Status.Authority != v1alpha1.AuthorityCache || len(v.Status.WriteThrough) > 0 {
 			return fmt.Errorf("its truth is in %s, claims %+v", v.Status.Authority, v.Status.WriteThrough)
 		}
 		return nil
 	})
-	s.goesOn()
-	s.whole()
-	s.finish()
 }
 
 // abandonKilled has the volume go to and fro by force, and the loser die at another step each time.

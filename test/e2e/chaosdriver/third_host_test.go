@@ -18,7 +18,10 @@ func thirdHostRows() []row {
 		{when: "third host", what: "loses its power while the lost copy is being replaced there", run: repairBroken},
 		{when: "third host", what: "the holder loses its power while the lost copy is being replaced", run: repairThenHolder},
 		{when: "third host", what: "disk of the second copy dead: it gets the copy unasked", run: deadDiskRepaired},
-		{when: "third host", what: "host came back empty under its old name: copy restored unasked", run: emptyHostRepaired},
+		{when: "third host", what: "host came back empty under its old name: copy restored unasked", run: emptyHostRepaired((*scene).newDisk)},
+		{when: "third host", what: "host reinstalled with empty disks: copy restored unasked", run: emptyHostRepaired((*scene).reinstalled)},
+		{when: "third host", what: "host reinstalled, its NVMe kept: two current copies unasked", run: onlyRootLost},
+		{when: "third host", what: "dead disk replaced by an empty one: its host gets the next copy", run: newDiskIsTarget},
 		{when: "third host", what: "the holder dies and no pod comes: written back by the other host unasked", run: writtenBackWithoutAPod},
 		{when: "third host", what: "the volume is deleted while a host with a copy is off", run: deletedBesideDead},
 	}
@@ -64,26 +67,83 @@ func (s *scene) copied(h *labtest.Host) {
 func deadDiskRepaired(s *scene) {
 	s.repairs("10m")
 	s.write()
-	partner, third := s.partner(), s.third()
+	s.diskMoves()
+	s.whole()
+	s.finish()
+}
+
+// diskDies has the disk of the second copy die, and the volume go on without it.
+func (s *scene) diskDies() (host *labtest.Host) {
+	s.Helper()
+	host = s.partner()
 	s.fault()
-	s.lab.FailDisk(s, partner)
+	s.lab.FailDisk(s, host)
 	s.goesOn()
-	s.isOutdated(partner)
+	s.isOutdated(host)
+	return host
+}
+
+// diskMoves has the disk of the second copy die, and waits until the third host has that copy.
+func (s *scene) diskMoves() (dead *labtest.Host) {
+	s.Helper()
+	third := s.third()
+	dead = s.diskDies()
 	s.copied(third)
 	s.recovered = append(s.recovered, time.Since(s.begun))
 	s.goesOn()
+	return dead
+}
+
+// newDiskIsTarget: the host whose disk was replaced gets the next copy that is lost.
+func newDiskIsTarget(s *scene) {
+	s.repairs("10m")
+	s.write()
+	replaced := s.diskMoves()
+	s.powerOff(replaced)
+	s.newDisk(replaced)
+	s.world.ready(s)
+	s.diskMoves()
+	if now := s.partner(); now != replaced {
+		s.Errorf("the second copy is on %s, and %s has the new disk", now.Name, replaced.Name)
+	}
 	s.whole()
 	s.finish()
 }
 
 // emptyHostRepaired: the host answers under its old name, and is not what it was.
-func emptyHostRepaired(s *scene) {
-	s.repairs("10m")
+func emptyHostRepaired(comesBack func(*scene, *labtest.Host)) func(*scene) {
+	return func(s *scene) {
+		s.repairs("10m")
+		s.write()
+		partner := s.alone()
+		s.fault()
+		comesBack(s, partner)
+		s.copied(partner)
+		s.recovered = append(s.recovered, time.Since(s.begun))
+		s.goesOn()
+		s.whole()
+		s.finish()
+	}
+}
+
+// reinstalled has a host that is off come back with empty disks: neither its keys, nor the secrets of its
+// links, nor what its kubelet knew is there any more.
+func (s *scene) reinstalled(h *labtest.Host) {
+	s.Helper()
+	s.lab.Reinstall(s, h)
+	s.newDisk(h)
+}
+
+// onlyRootLost: the copy is on the NVMe, and the secret of its link is lost. Repair begins when the host is
+// back: before that it would be one that is silent.
+func onlyRootLost(s *scene) {
 	s.write()
 	partner := s.alone()
 	s.fault()
-	s.newDisk(partner)
-	s.copied(partner)
+	s.lab.Reinstall(s, partner)
+	s.boot(partner)
+	s.repairs("20s")
+	s.redundant()
 	s.recovered = append(s.recovered, time.Since(s.begun))
 	s.goesOn()
 	s.whole()

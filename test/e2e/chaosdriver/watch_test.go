@@ -5,6 +5,7 @@ package chaosdriver
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -30,6 +31,8 @@ type watch struct {
 
 	mu      sync.Mutex
 	epoch   int64
+	since   time.Time // when the epoch was first seen
+	two     bool      // what is dirty has two copies
 	paused  bool
 	looks   int
 	answers int
@@ -74,6 +77,13 @@ func (w *watch) pause() {
 	w.paused = true
 }
 
+// twoCopies says whether it holds true from now on, too, that what is dirty has two current copies.
+func (w *watch) twoCopies(holds bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.two = holds
+}
+
 // again forgets the epoch that was seen.
 func (w *watch) again() {
 	w.mu.Lock()
@@ -113,6 +123,7 @@ func (w *watch) look(ctx context.Context) {
 	if before == nil || after == nil {
 		return
 	}
+	w.exposed(after, reports)
 	if before.Status.Authority != v1alpha1.AuthorityCeph || after.Status.Authority != v1alpha1.AuthorityCeph ||
 		before.Status.Epoch != after.Status.Epoch || before.Status.AttachedNode != after.Status.AttachedNode {
 		return
@@ -121,6 +132,29 @@ func (w *watch) look(ctx context.Context) {
 		if after.Spec.HasReplica(name) && !after.Status.IsOutdated(name) && status.DirtyBytes != nil && *status.DirtyBytes > 0 {
 			w.foundf("the truth is in Ceph in epoch %d, and %d bytes are dirty on %s", after.Status.Epoch, *status.DirtyBytes, name)
 		}
+	}
+}
+
+// takenOverTime is how long a dirty volume that was just attached may have one copy (docs/limits.md, "evacuate
+// protects second copies by draining"). looksTime is for looks that wait for a host without power.
+const (
+	takenOverTime = 10 * time.Second
+	looksTime     = 2 * lookTime
+)
+
+// exposed finds a dirty volume with one current copy. The record was read after the holder was asked: a copy is
+// on record as current before write-back begins, and Ceph has everything before the copy goes.
+func (w *watch) exposed(v *cacheVolume, reports map[string]escache.VolumeStatus) {
+	w.mu.Lock()
+	settled := w.two && time.Since(w.since) > takenOverTime+looksTime
+	w.mu.Unlock()
+	holder, answers := reports[v.Status.AttachedNode]
+	if !settled || !answers || holder.DirtyBytes == nil || *holder.DirtyBytes == 0 {
+		return
+	}
+	if slices.ContainsFunc(v.Spec.Replicas, v.Status.IsOutdated) || !labtest.Redundant(holder) {
+		w.foundf("%d bytes are dirty on %s in epoch %d; outdated %q, peers %+v", *holder.DirtyBytes, v.Status.AttachedNode, v.Status.Epoch,
+			v.Status.Outdated, holder.Peers)
 	}
 }
 
@@ -134,7 +168,9 @@ func (w *watch) record(ctx context.Context) *cacheVolume {
 	}
 	w.mu.Lock()
 	last := w.epoch
-	w.epoch = max(last, v.Status.Epoch)
+	if v.Status.Epoch > last {
+		w.epoch, w.since = v.Status.Epoch, time.Now()
+	}
 	w.mu.Unlock()
 	if v.Status.Epoch < last {
 		w.foundf("the epoch has gone back from %d to %d", last, v.Status.Epoch)

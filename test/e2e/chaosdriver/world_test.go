@@ -58,10 +58,7 @@ func open(t *testing.T) *world {
 	api, err := kube.New(config)
 	check(t, err)
 	w := &world{lab: labtest.Open(t), client: client, api: api}
-	var nodes []string
-	for _, h := range w.lab.Hosts {
-		nodes = append(nodes, h.Name)
-	}
+	nodes := w.names()
 	// A node is in one group only, and another suite may have left its own.
 	_, err = w.try(t.Context(), "", "delete", "nodegroups", "--field-selector=metadata.name!="+group, "--timeout=120s")
 	check(t, err)
@@ -69,11 +66,6 @@ func open(t *testing.T) *world {
 apiVersion: v1
 kind: Namespace
 metadata: {name: %s}
----
-apiVersion: escache.io/v1alpha1
-kind: NodeGroup
-metadata: {name: %s}
-spec: {nodes: [%s]}
 ---
 apiVersion: storage.k8s.io/v1
 kind: StorageClass
@@ -88,7 +80,8 @@ kind: VolumeSnapshotClass
 metadata: {name: %s}
 driver: csi.escache.io
 deletionPolicy: Delete
-`, namespace, group, strings.Join(nodes, ", "), class, os.Getenv("LAB_CEPH_FSID"), labtest.ClassEngine(), class))
+`, namespace, class, os.Getenv("LAB_CEPH_FSID"), labtest.ClassEngine(), class))
+	w.groupOf(t, nodes)
 	for _, n := range nodes {
 		labtest.WaitForCommand(t, "the kubelet of "+n+" knows its group", commandTime, func(ctx context.Context) error {
 			got, err := w.try(ctx, "", "get", "node", n, "-o", `jsonpath={.metadata.labels.topology\.escache\.io/group}`)
@@ -100,6 +93,26 @@ deletionPolicy: Delete
 	}
 	w.ready(t)
 	return w
+}
+
+// names are those of all hosts.
+func (w *world) names() (nodes []string) {
+	for _, h := range w.lab.Hosts {
+		nodes = append(nodes, h.Name)
+	}
+	return nodes
+}
+
+// groupOf makes the NodeGroup one of these nodes, also while the test is cleaned up.
+func (w *world) groupOf(t labtest.T, nodes []string) {
+	t.Helper()
+	_, err := w.try(context.WithoutCancel(t.Context()), fmt.Sprintf(`
+apiVersion: escache.io/v1alpha1
+kind: NodeGroup
+metadata: {name: %s}
+spec: {nodes: [%s]}
+`, group, strings.Join(nodes, ", ")), "apply", "-f", "-")
+	check(t, err)
 }
 
 // ready waits until volumes can be placed on all hosts.

@@ -17,7 +17,7 @@ import (
 	"github.com/escache/escache-csi/test/hosttest"
 )
 
-// repairPoints are the steps of a repair with a side effect. The scene has to pass each of them.
+// repairPoints are the steps of a repair with a side effect.
 var repairPoints = []string{
 	"repair/begun", "drain/claimed", "drain/turned", "drain/settled", "repair/substitute_recorded", "repair/substitute_cleared",
 	"replica/stale_recorded", "repair/replica_moved", "repair/paired_on_substitute", "repair/paired_on_holder", "repair/copy_current",
@@ -36,7 +36,7 @@ type loss struct {
 func repairScenes() []scene {
 	l := &loss{}
 	return []scene{{
-		name: "repair of a lost copy", passes: repairPoints, prepare: l.happen, call: l.repaired, check: l.check,
+		name: "repair of a lost copy", points: repairPoints, prepare: l.happen, call: l.repaired, check: l.check,
 		clean: func(t *testing.T, w *world, d *driver) {
 			w.fleet.Hosts[l.holder].Release(imageRef())
 			until(t, func() error { return d.unpublish(t.Context(), crashed, "") })

@@ -110,7 +110,8 @@ func killedAtEveryStep(t *testing.T, w *world) {
 	defer w.shell(t, node, "rm -rf "+crashDir)
 	pid := func() string { return w.shell(t, node, "cat /run/lab/services/csi-node.pid") }
 	for i, point := range []string{
-		"node_stage/connected", "node_stage/record_written", "node_stage/filesystem_made", "node_stage/record_closed", "node_stage/mounted",
+		"node_stage/compared", "node_stage/connected", "node_stage/record_written", "node_stage/filesystem_made", "node_stage/record_closed",
+		"node_stage/mounted",
 	} {
 		name := fmt.Sprintf("crash-%d", i)
 		volume := w.claim(t, name, "e2e-node-ext4", "Filesystem", "128Mi")

@@ -97,6 +97,12 @@ func (c *Client) NewDisk(ctx context.Context, node string) error {
 	return c.node(ctx, node, VerbNewDisk, nil)
 }
 
+// Reinstall makes a node's root disk what it was before the first boot. The node has to be off. Its NVMe
+// stays as it is.
+func (c *Client) Reinstall(ctx context.Context, node string) error {
+	return c.node(ctx, node, VerbReinstall, nil)
+}
+
 // Cut disconnects a node from others; cuts add up until Heal.
 func (c *Client) Cut(ctx context.Context, node string, cut Cut) error {
 	return c.node(ctx, node, VerbCut, cut)

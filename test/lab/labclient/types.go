@@ -27,15 +27,16 @@ const (
 
 // Verbs of a node.
 const (
-	VerbExec     = "exec"
-	VerbPowerOff = "power-off"
-	VerbPowerOn  = "power-on"
-	VerbCut      = "cut"
-	VerbFill     = "fill"
-	VerbFailDisk = "fail-disk"
-	VerbFreeze   = "freeze"
-	VerbThaw     = "thaw"
-	VerbNewDisk  = "new-disk"
+	VerbExec      = "exec"
+	VerbPowerOff  = "power-off"
+	VerbPowerOn   = "power-on"
+	VerbCut       = "cut"
+	VerbFill      = "fill"
+	VerbFailDisk  = "fail-disk"
+	VerbFreeze    = "freeze"
+	VerbThaw      = "thaw"
+	VerbNewDisk   = "new-disk"
+	VerbReinstall = "reinstall"
 )
 
 // ExecProtocol is the protocol of a connection for one command; package remote speaks it.

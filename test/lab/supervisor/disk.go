@@ -9,6 +9,12 @@ import (
 	"github.com/escache/escache-csi/test/internal/vm"
 )
 
+// Files of a node's disks.
+const (
+	rootDisk = "root.img"
+	nvmeDisk = "nvme.img"
+)
+
 // diskTime bounds what is done to a node's disk.
 const diskTime = 30 * time.Second
 
@@ -52,18 +58,29 @@ func (n *node) fill(ctx context.Context, undo bool) error {
 }
 
 // newDisk is what somebody does who replaces a dead NVMe: the next boot finds an empty one.
-func (n *node) newDisk() error {
+func (n *node) newDisk() error { return n.replace(nvmeDisk, n.makeNVMe) }
+
+// reinstall is what somebody does who installs the host again: the next boot finds the root disk as the
+// first one did. The NVMe stays.
+func (n *node) reinstall() error { return n.replace(rootDisk, n.makeRoot) }
+
+// replace has a disk of a node that is off made anew.
+func (n *node) replace(disk string, made func(path string) error) error {
 	n.power.Lock()
 	defer n.power.Unlock()
 	if n.machine.Running() {
 		return fmt.Errorf("%s is on: take its power away first", n.name)
 	}
-	path := n.path("nvme.img")
+	path := n.path(disk)
 	if err := os.Remove(path); err != nil {
 		return err
 	}
-	return vm.MakeDisk(path, n.lab.plan.DiskMiB)
+	return made(path)
 }
+
+func (n *node) makeNVMe(path string) error { return vm.MakeDisk(path, n.lab.plan.DiskMiB) }
+
+func (n *node) makeRoot(path string) error { return vm.CopyDisk(n.lab.plan.Image.Root, path) }
 
 // failDisk makes the stand-in for NVMe fail, or work again.
 func (n *node) failDisk(ctx context.Context, restore bool) error {

@@ -51,7 +51,7 @@ func newNode(l *lab, index int) *node {
 	n.machine = vm.New(vm.Config{
 		Name: n.name, Kernel: l.plan.Image.Kernel, Initrd: l.plan.Image.Initrd, MemoryMiB: l.plan.MemoryMiB, CodeMiB: codeMiB,
 		Disks: []vm.Disk{
-			{Path: n.path("root.img"), Forgetful: l.plan.ForgetfulDisks}, {Path: n.path("nvme.img"), Forgetful: l.plan.ForgetfulDisks},
+			{Path: n.path(rootDisk), Forgetful: l.plan.ForgetfulDisks}, {Path: n.path(nvmeDisk), Forgetful: l.plan.ForgetfulDisks},
 			{Path: n.path("config.tar"), ReadOnly: true}, {Path: l.plan.Programs, ReadOnly: true},
 		},
 		NICs:    []vm.NIC{{Tap: dataTap(index), MAC: dataMAC(index)}, {Tap: mgmtTap(index), MAC: mgmtMAC(index)}},
@@ -73,10 +73,10 @@ func (n *node) boot(ctx context.Context) error {
 	if err := os.MkdirAll(n.path(""), 0o755); err != nil {
 		return fmt.Errorf("%s: %w", n.name, err)
 	}
-	if err := vm.CopyDisk(n.lab.plan.Image.Root, n.path("root.img")); err != nil {
+	if err := n.makeRoot(n.path(rootDisk)); err != nil {
 		return fmt.Errorf("%s: %w", n.name, err)
 	}
-	if err := vm.MakeDisk(n.path("nvme.img"), n.lab.plan.DiskMiB); err != nil {
+	if err := n.makeNVMe(n.path(nvmeDisk)); err != nil {
 		return fmt.Errorf("%s: %w", n.name, err)
 	}
 	n.power.Lock()

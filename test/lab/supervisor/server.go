@@ -71,6 +71,7 @@ func (l *lab) handleNodes(mux *http.ServeMux) {
 	do(labclient.VerbFreeze, func(ctx context.Context, n *node, _ io.Reader) error { return n.freeze(ctx) })
 	do(labclient.VerbThaw, func(_ context.Context, n *node, _ io.Reader) error { return n.thaw() })
 	do(labclient.VerbNewDisk, func(_ context.Context, n *node, _ io.Reader) error { return n.newDisk() })
+	do(labclient.VerbReinstall, func(_ context.Context, n *node, _ io.Reader) error { return n.reinstall() })
 	do(labclient.VerbCut, func(ctx context.Context, n *node, body io.Reader) error {
 		var request labclient.Cut
 		if err := json.NewDecoder(body).Decode(&request); err != nil {

@@ -1,0 +1,27 @@
+package attachment
+
+import (
+	"context"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
+)
+
+// Unpublish takes the volume from a node. A node that has unstaged leaves a clean cache, and the
+// truth is in Ceph again. A node that Kubernetes has given up is fenced; nobody waits for it.
+//
+// https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#controllerunpublishvolume
+func (s *Attacher) Unpublish(ctx context.Context, v *v1alpha1.CacheVolume, node string) error {
+	if node == "" {
+		node = v.Status.AttachedNode // CSI: without a node it is unpublished everywhere
+	}
+	err := s.TakeFrom(ctx, v, node, func(holder authority.Report, death authority.Death) (authority.Detachment, error) {
+		return authority.Detach(v, node, holder, death)
+	})
+	if _, forced := authority.TakenFrom(v); err != nil || forced {
+		return err
+	}
+	// An orderly holder knows nothing of an earlier one that was fenced. So ask that host too.
+	_, err = s.Settle(ctx, v)
+	return err
+}

@@ -1,0 +1,194 @@
+package snapshots
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/csi/requests"
+	"github.com/escache/escache-csi/internal/controller/volumes"
+	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/finalizers"
+)
+
+// Create writes the record, then takes the snapshot, then records that it exists. The image
+// must contain everything that was written to the volume at that moment: a detached volume is
+// written back first, an attached one is held.
+//
+// https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#createsnapshot
+func (s *Snapshots) Create(ctx context.Context, r requests.Snapshot) (*csi.CreateSnapshotResponse, error) {
+	snapshot, v, err := s.snapshotRecord(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	if snapshot.Status.Taken == nil {
+		taken, err := s.TakeSnapshot(ctx, v, volumes.SnapshotOf(snapshot))
+		if err != nil {
+			return nil, s.undoSnapshot(ctx, snapshot, fmt.Errorf("take a snapshot of volume %s: %w", v.Name, err))
+		}
+		crashpoint.Reach("create_snapshot/taken")
+		snapshot.Status = takenStatus(metav1.NewTime(taken.Taken), taken.SizeBytes)
+		if err := s.Cached.Status().Update(ctx, snapshot); err != nil {
+			return nil, fmt.Errorf("record that snapshot %s is taken: %w", snapshot.Name, err)
+		}
+		crashpoint.Reach("create_snapshot/taken_written")
+	}
+	return &csi.CreateSnapshotResponse{Snapshot: ToCSI(snapshot)}, nil
+}
+
+// snapshotRecord returns the snapshot's record (the one that an earlier call has written, or a new
+// one) and the volume. The volume is nil if the snapshot is complete already.
+func (s *Snapshots) snapshotRecord(ctx context.Context, r requests.Snapshot) (*v1alpha1.CacheSnapshot, *v1alpha1.CacheVolume, error) {
+	snapshot, err := s.Get(ctx, r.ID)
+	switch {
+	case errors.Is(err, volumes.ErrNotFound):
+	case err != nil:
+		return nil, nil, err
+	case !snapshot.DeletionTimestamp.IsZero():
+		return nil, nil, fmt.Errorf("snapshot %s is being deleted: %w", r.ID, volumes.ErrBusy)
+	case snapshot.Spec.Volume != r.Volume:
+		return nil, nil, fmt.Errorf("snapshot %s is of volume %s, not of %s: %w",
+			r.ID, snapshot.Spec.Volume, r.Volume, volumes.ErrDifferent)
+	case snapshot.Spec.Group != nil:
+		return nil, nil, fmt.Errorf("snapshot %s is of group snapshot %s: %w", r.ID, snapshot.Spec.Group.Name, volumes.ErrDifferent)
+	case snapshot.Status.Taken != nil:
+		return snapshot, nil, nil
+	}
+	v, missing := s.Volume(ctx, r.Volume)
+	if missing == nil {
+		missing = volumes.Usable(v)
+	}
+	if missing == nil && !v.DeletionTimestamp.IsZero() {
+		missing = fmt.Errorf("volume %s is being deleted: %w", r.Volume, volumes.ErrRefused)
+	}
+	if missing != nil {
+		return nil, nil, missing
+	}
+	if err == nil {
+		return snapshot, v, nil
+	}
+	snapshot = s.newSnapshot(r.ID, v)
+	if err := s.Cached.Create(ctx, snapshot); err != nil {
+		return nil, nil, fmt.Errorf("write the record of snapshot %s: %w", r.ID, err)
+	}
+	crashpoint.Reach("create_snapshot/object_written")
+	return snapshot, v, nil
+}
+
+// newSnapshot is the record of a volume's snapshot before it is written.
+func (s *Snapshots) newSnapshot(id string, v *v1alpha1.CacheVolume) *v1alpha1.CacheSnapshot {
+	return &v1alpha1.CacheSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Name: id, Finalizers: []string{v1alpha1.SnapshotFinalizer}},
+		Spec: v1alpha1.CacheSnapshotSpec{
+			Volume: v.Name, ClusterID: v.Spec.ClusterID, Pool: v.Spec.Pool, Image: v.Spec.Image, Snapshot: s.ImagePrefix + id,
+		},
+	}
+}
+
+func takenStatus(at metav1.Time, sizeBytes int64) v1alpha1.CacheSnapshotStatus {
+	return v1alpha1.CacheSnapshotStatus{
+		Taken: &at, SizeBytes: sizeBytes, Summary: v1alpha1.CacheSnapshotSummary{Size: v1alpha1.HumanBytes(sizeBytes)},
+	}
+}
+
+// undoSnapshot removes what was begun if csi-snapshotter will not repeat the call: it deletes only
+// snapshots whose id it has learned.
+func (s *Snapshots) undoSnapshot(ctx context.Context, snapshot *v1alpha1.CacheSnapshot, cause error) error {
+	if isRepeated(cause) {
+		return cause
+	}
+	if err := s.Delete(ctx, snapshot); err != nil {
+		return fmt.Errorf("%w: %s; and what was begun could not be taken back: %s", volumes.ErrUnavailable, cause.Error(), err.Error())
+	}
+	return cause
+}
+
+// isRepeated reports whether csi-snapshotter repeats a call that failed so until it knows how the call
+// has ended.
+func isRepeated(cause error) bool {
+	repeated := []codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.ResourceExhausted, codes.Aborted}
+	return slices.Contains(repeated, volumes.Code(cause))
+}
+
+// markSnapshot tells Kubernetes to delete the record. Its finalizer keeps it until the snapshot is gone.
+func (s *Snapshots) markSnapshot(ctx context.Context, snapshot *v1alpha1.CacheSnapshot) error {
+	if err := s.Cached.Delete(ctx, snapshot, client.Preconditions{UID: &snapshot.UID}); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("mark snapshot %s as deleted: %w", snapshot.Name, err)
+	}
+	return nil
+}
+
+// Delete removes Ceph's snapshot, with the last one the image of a deleted volume, and the
+// record last.
+//
+// https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#deletesnapshot
+func (s *Snapshots) Delete(ctx context.Context, snapshot *v1alpha1.CacheSnapshot) error {
+	if err := s.markSnapshot(ctx, snapshot); err != nil {
+		return err
+	}
+	crashpoint.Reach("delete_snapshot/object_marked")
+	if err := s.Images.DeleteSnapshot(ctx, volumes.SnapshotOf(snapshot)); err != nil {
+		return fmt.Errorf("delete snapshot %s: %w", volumes.SnapshotOf(snapshot), err)
+	}
+	crashpoint.Reach("delete_snapshot/snapshot_removed")
+	if err := s.deleteKept(ctx, snapshot); err != nil {
+		return err
+	}
+	if err := finalizers.Remove(ctx, s.Cached, snapshot); err != nil {
+		return fmt.Errorf("remove the record of snapshot %s: %w", snapshot.Name, err)
+	}
+	return nil
+}
+
+// VolumeField is the index of snapshots by their volume.
+const VolumeField = "spec.volume"
+
+// Index adds the index of snapshots by their volume to a cache.
+func Index(ctx context.Context, cache client.FieldIndexer) error {
+	return cache.IndexField(ctx, &v1alpha1.CacheSnapshot{}, VolumeField, VolumeOf)
+}
+
+// VolumeOf returns the key by which Index finds snapshots.
+func VolumeOf(o client.Object) []string {
+	if snapshot, ok := o.(*v1alpha1.CacheSnapshot); ok {
+		return []string{snapshot.Spec.Volume}
+	}
+	return nil
+}
+
+// Get reads a CacheSnapshot from the API server itself.
+func (s *Snapshots) Get(ctx context.Context, id string) (*v1alpha1.CacheSnapshot, error) {
+	if !volumes.IsName(id) {
+		return nil, fmt.Errorf("snapshot %q: %w", id, volumes.ErrNotFound)
+	}
+	snapshot := &v1alpha1.CacheSnapshot{}
+	err := s.Live.Get(ctx, client.ObjectKey{Name: id}, snapshot)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("snapshot %s: %w", id, volumes.ErrNotFound)
+	case err != nil:
+		return nil, fmt.Errorf("read snapshot %s: %w", id, err)
+	}
+	return snapshot, nil
+}
+
+// ToCSI returns a snapshot as CSI has it.
+func ToCSI(snapshot *v1alpha1.CacheSnapshot) *csi.Snapshot {
+	out := &csi.Snapshot{
+		SnapshotId: snapshot.Name, SourceVolumeId: snapshot.Spec.Volume, SizeBytes: snapshot.Status.SizeBytes,
+		CreationTime: timestamppb.New(snapshot.Status.Taken.Time), ReadyToUse: true,
+	}
+	if group := snapshot.Spec.Group; group != nil {
+		out.GroupSnapshotId = group.Name
+	}
+	return out
+}

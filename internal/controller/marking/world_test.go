@@ -1,0 +1,15 @@
+package marking_test
+
+import (
+	"testing"
+
+	"github.com/escache/escache-csi/test/csitest"
+)
+
+// world is the whole service, and images without a mark.
+type world struct{ *csitest.World }
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	return &world{csitest.New(t)}
+}
