@@ -59,6 +59,9 @@ func TestAHostThatWasCutOffForLongHasTheRecordComparedFirst(t *testing.T) {
 				t.Errorf("outdated: %q", r.v.Status.Outdated)
 			}
 			if !tc.granted {
+				if again := a.Decide(ctx, question()); again == nil {
+					t.Error("granted when it asked again")
+				}
 				return
 			}
 			if err := a.Decide(t.Context(), question()); err != nil || r.asked != tc.asked {
@@ -81,5 +84,23 @@ func TestACutOfAnEarlierAttachmentIsForgotten(t *testing.T) {
 	r.readErr = nil
 	if err := a.Decide(t.Context(), question()); err != nil || r.asked != 0 {
 		t.Errorf("%d questions: %v", r.asked, err)
+	}
+}
+
+// The record says that another node has the volume, until etcd is restored to before that.
+func TestAHostThatWasRefusedHasTheRecordComparedFirst(t *testing.T) {
+	r := newRecord()
+	r.answer = func(c *v1alpha1.RecordComparison) { c.Answered, c.Behind = c.Question, "epoch 8 of n2" }
+	a := New("n1", r, func(*v1alpha1.CacheVolume) {}, func() {}, slog.New(slog.DiscardHandler))
+	before := *r.v.Status.DeepCopy()
+	r.v.Status.AttachedNode, r.v.Status.Epoch = "n2", 8
+	for range 3 {
+		if err := a.Decide(t.Context(), question()); err == nil {
+			t.Fatal("granted")
+		}
+		r.v.Status = before
+	}
+	if r.asked == 0 {
+		t.Error("the record was not compared")
 	}
 }

@@ -18,9 +18,10 @@ import (
 	"github.com/escache/escache-csi/internal/traces"
 )
 
+// AnswerTime is how long csi-controller may take. Then the call ends, and its caller repeats it.
+const AnswerTime = 20 * time.Second
+
 const (
-	// answerTime is how long csi-controller may take. Then the call ends, and its caller repeats it.
-	answerTime = 20 * time.Second
 	// The record is read again after firstWait, and after twice as long each time, up to longestWait.
 	firstWait   = 25 * time.Millisecond
 	longestWait = time.Second
@@ -46,7 +47,7 @@ func Ask(ctx context.Context, k Kube, v *v1alpha1.CacheVolume, again Reader) (_ 
 	if err := put(ctx, k, v, question, again); err != nil {
 		return nil, err
 	}
-	waiting, cancel := context.WithTimeout(ctx, answerTime)
+	waiting, cancel := context.WithTimeout(ctx, AnswerTime)
 	defer cancel()
 	for wait := firstWait; ; wait = min(2*wait, longestWait) {
 		if pause.For(waiting, wait) != nil {
@@ -55,7 +56,7 @@ func Ask(ctx context.Context, k Kube, v *v1alpha1.CacheVolume, again Reader) (_ 
 			}
 			return nil, fmt.Errorf("%w: nobody has compared the record of volume %s with its image's metadata in Ceph for %s, and without "+
 				"that it is not used; check that csi-controller runs, is of this version and reaches Ceph",
-				kube.ErrUnavailable, v.Name, answerTime)
+				kube.ErrUnavailable, v.Name, AnswerTime)
 		}
 		now, err := again(ctx)
 		if err != nil {
