@@ -100,7 +100,8 @@ func (s *Steps) substitute(ctx context.Context, id string, epoch int64, lost, su
 		return err
 	}
 	crashpoint.Reach("repair/replica_moved")
-	return nil // Copy notes it
+	s.WriteNote(ctx, v) // Copy notes it if this fails
+	return nil
 }
 
 // place takes the host of the new copy.

@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
@@ -28,13 +26,13 @@ import (
 func (w *world) release(ctx context.Context, d *driver, volume string) error {
 	v := &v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{Name: volume}}
 	err := w.api.Patch(ctx, v, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"release":true}}`)))
-	for end := time.Now().Add(time.Minute); err == nil && d.alive() && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		err = w.api.Get(ctx, client.ObjectKey{Name: volume}, v)
+	if err != nil {
+		return client.IgnoreNotFound(err)
 	}
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return status.Errorf(codes.Unavailable, "not released: %v", err)
+	return d.asked(ctx, func() (bool, error) {
+		err := w.api.Get(ctx, client.ObjectKey{Name: volume}, v)
+		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+	})
 }
 
 // released looks at what a release has to leave.
