@@ -50,7 +50,7 @@ func CopyLossOf(v *v1alpha1.CacheVolume, node string, own Answer, holder Report)
 			return DiskLost
 		}
 	}
-	return absenceOf(v, node, own)
+	return StandbyLossOf(v, node, own)
 }
 
 // StandbyLossOf judges a copy of a volume that no pod has, by what its own host says. The record may count the
