@@ -37,6 +37,11 @@ func Unlinked(holder Report, peer string) bool {
 	return false
 }
 
+// WorksOnItsOwn reports whether the holder writes to its own disk, which is current.
+func WorksOnItsOwn(holder Report) bool {
+	return holder.known && holder.status.Role == escache.RolePrimary && holder.status.DiskState == escache.DiskUpToDate
+}
+
 // CopyLossOf judges a copy on a node that is on record as outdated, by what its host says and by what the
 // holder says of it. What is not said, or not by the host that was asked, proves nothing. A copy that
 // is counted is never lost: its host may be wrong, and it may hold the truth.

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"k8s.io/apimachinery/pkg/api/meta"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/controller/volumes"
@@ -68,18 +69,29 @@ func TestNoCopyIsReplacedByARecordThatWasSetBack(t *testing.T) {
 	}
 }
 
-// TestARecordThatNobodyCouldCompareReplacesNoCopy: what the image says is not known.
-func TestARecordThatNobodyCouldCompareReplacesNoCopy(t *testing.T) {
-	w := newWorld(t)
-	before, _, lost, third := w.Widow("pvc-1")
-	w.Images.Reading = errors.New("Ceph does not answer")
-	err := w.Locked.Substitute(t.Context(), "pvc-1", before.Status.Epoch, lost, third, volumes.ElsewhereIfAway)
-	csitest.Wants(t, err, codes.Internal, "Ceph does not answer")
-	if now := w.Volume("pvc-1"); !slices.Equal(now.Spec.Replicas, before.Spec.Replicas) || now.Status.IsOutdated(third) {
-		t.Errorf("replicas %v, outdated %v", now.Spec.Replicas, now.Status.Outdated)
+// TestWithoutCephACopyIsReplacedOnlyBesideAWholeOne: what the image says is not known. If the holder works on its own
+// copy, no other one is the only one.
+func TestWithoutCephACopyIsReplacedOnlyBesideAWholeOne(t *testing.T) {
+	for disk, goesOn := range map[escache.DiskState]bool{escache.DiskUpToDate: true, escache.DiskDiskless: false} {
+		t.Run(string(disk), func(t *testing.T) {
+			w := newWorld(t)
+			v, holder, lost, third := w.Widow("pvc-1")
+			w.TakeEpoch(holder, "pvc-1")
+			w.Host(holder).SetDisk(csitest.Ref(v), disk)
+			w.Images.Reading = errors.New("Ceph does not answer")
+			err := w.Locked.Substitute(t.Context(), "pvc-1", v.Status.Epoch, lost, third, volumes.ElsewhereIfAway)
+			if now := w.Volume("pvc-1"); goesOn != (err == nil) || goesOn != now.Spec.HasReplica(third) || goesOn != now.Status.IsOutdated(third) {
+				t.Fatalf("replicas %v, outdated %v: %v", now.Spec.Replicas, now.Status.Outdated, err)
+			}
+			if !goesOn {
+				return
+			}
+			_, err = w.Locked.Copy(t.Context(), "pvc-1", v.Status.Epoch)
+			if csitest.Must(t, err); !w.Host(third).Has(csitest.Ref(v)) {
+				t.Error("nobody copies")
+			}
+		})
 	}
-	w.Images.Reading = nil
-	csitest.Must(t, w.Locked.Substitute(t.Context(), "pvc-1", before.Status.Epoch, lost, third, volumes.ElsewhereIfAway))
 }
 
 // TestAReplacedCopyIsNotedInTheEnd: Ceph takes no note when the copy is replaced, or csi-controller dies before

@@ -62,7 +62,7 @@ func (a *Arbiter) Handler() http.Handler {
 }
 
 const (
-	// decideTime is shorter than escached's handler waits for the answer.
+	// decideTime bounds a decision. escached gives up sooner, after its arbiterTimeout, and asks again later.
 	decideTime   = 15 * time.Second
 	requestLimit = 64 << 10
 	// tries bounds how often a conflicting write is repeated.
@@ -129,7 +129,7 @@ func (a *Arbiter) Decide(ctx context.Context, r escache.OutdatePeerRequest) erro
 	if err := a.asksForItself(r.Node); err != nil {
 		return err
 	}
-	err := a.decide(ctx, r, a.cuts.long(r, a.now()))
+	err := a.decide(ctx, r, a.compare(r))
 	a.cuts.heard(r, err, a.now())
 	return err
 }

@@ -104,3 +104,68 @@ func TestAHostThatWasRefusedHasTheRecordComparedFirst(t *testing.T) {
 		t.Error("the record was not compared")
 	}
 }
+
+// csi-controller answers after escached has given up.
+func TestALateAnswerCountsForTheNextQuestion(t *testing.T) {
+	r := newRecord()
+	a, now := cutOff(r)
+	r.readErr = nil
+	*now = now.Add(time.Hour)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := a.Decide(ctx, question()); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	r.v.Status.Comparison.Answered = r.v.Status.Comparison.Question
+	if err := a.Decide(t.Context(), question()); err != nil || r.asked != 1 {
+		t.Errorf("%d questions: %v", r.asked, err)
+	}
+}
+
+// The link came back before the next question, so nobody has asked any more.
+func TestACutEndsWhenTheVolumeIsWholeAgain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		epoch int64
+		after time.Duration
+		asked int
+	}{
+		"seen after the last question":  {7, time.Second, 0},
+		"seen before":                   {7, -time.Second, 1},
+		"seen of an earlier attachment": {6, time.Second, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRecord()
+			r.answer = func(c *v1alpha1.RecordComparison) { c.Answered = c.Question }
+			a, now := cutOff(r)
+			r.readErr = nil
+			a.Whole(question().VolumeRef, tc.epoch, now.Add(tc.after))
+			*now = now.Add(time.Hour)
+			if err := a.Decide(t.Context(), question()); err != nil || r.asked != tc.asked {
+				t.Errorf("%d questions: %v", r.asked, err)
+			}
+		})
+	}
+}
+
+// etcd was restored to before the volume was made, and then to a later time.
+func TestARecordThatIsNotThereEndsNoCut(t *testing.T) {
+	r := newRecord()
+	r.answer = func(c *v1alpha1.RecordComparison) { c.Answered, c.Behind = c.Question, "epoch 8 of n2" }
+	a, _ := cutOff(r)
+	r.readErr = kube.ErrNotFound
+	_ = a.Decide(t.Context(), question())
+	r.readErr = nil
+	if err := a.Decide(t.Context(), question()); err == nil || r.asked != 1 {
+		t.Errorf("%d questions: %v", r.asked, err)
+	}
+}
+
+// cutOff is the arbiter of a host that has asked once in vain, and its clock.
+func cutOff(r *record) (*Arbiter, *time.Time) {
+	now := time.Now()
+	a := New("n1", r, func(*v1alpha1.CacheVolume) {}, func() {}, slog.New(slog.DiscardHandler))
+	a.now = func() time.Time { return now }
+	r.readErr = kube.ErrUnavailable
+	_ = a.Decide(context.Background(), question())
+	return a, &now
+}

@@ -43,20 +43,26 @@ type Reader func(context.Context) (*v1alpha1.CacheVolume, error)
 func Ask(ctx context.Context, k Kube, v *v1alpha1.CacheVolume, again Reader) (_ *v1alpha1.CacheVolume, err error) {
 	ctx, step := traces.Begin(ctx, "have the record compared")
 	defer step.Done(&err)
-	question := uuid.NewString()
-	if err := put(ctx, k, v, question, again); err != nil {
+	question, err := Put(ctx, k, v, again)
+	if err != nil {
 		return nil, err
 	}
+	return Await(ctx, question, v.Name, again)
+}
+
+// Await waits for the answer to a question. It may be called again: an answer that comes late counts as well,
+// because no restored etcd has this question.
+func Await(ctx context.Context, question, volume string, again Reader) (*v1alpha1.CacheVolume, error) {
 	waiting, cancel := context.WithTimeout(ctx, AnswerTime)
 	defer cancel()
-	for wait := firstWait; ; wait = min(2*wait, longestWait) {
+	for wait := time.Duration(0); ; wait = min(max(2*wait, firstWait), longestWait) {
 		if pause.For(waiting, wait) != nil {
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
 			return nil, fmt.Errorf("%w: nobody has compared the record of volume %s with its image's metadata in Ceph for %s, and without "+
 				"that it is not used; check that csi-controller runs, is of this version and reaches Ceph",
-				kube.ErrUnavailable, v.Name, AnswerTime)
+				kube.ErrUnavailable, volume, AnswerTime)
 		}
 		now, err := again(ctx)
 		if err != nil {
@@ -66,6 +72,12 @@ func Ask(ctx context.Context, k Kube, v *v1alpha1.CacheVolume, again Reader) (_ 
 			return now, err
 		}
 	}
+}
+
+// Put puts a new question on record.
+func Put(ctx context.Context, k Kube, v *v1alpha1.CacheVolume, again Reader) (question string, err error) {
+	question = uuid.NewString()
+	return question, put(ctx, k, v, question, again)
 }
 
 func put(ctx context.Context, k Kube, v *v1alpha1.CacheVolume, question string, again Reader) error {
