@@ -33,7 +33,7 @@ step "lab up: Ceph, Kubernetes, three hosts, the driver" lab up --driver --memor
 for name in "$@"; do
   case $name in
     core) suite "claim, pod, move, power loss, removal" '^TestCore$' 20m ;;
-    node) suite "csi-node on hosts" "^TestNode\$/${E2E_RUN:-}" 90m ;;
+    node) suite "csi-node on hosts" "^TestNode\$/${E2E_RUN:-}" 120m ;;
     many) suite "many pods at once" '^TestManyPods$' 60m ;;
     moves) suite "many moves" '^TestMoves$' 180m ;;
     times) suite "times" '^TestTimes$' 30m ;;

@@ -103,6 +103,6 @@ func AtStake(v *v1alpha1.CacheVolume, reports map[string]Report, lastSeen func(n
 		gone = []string{"no current copy is left"}
 	}
 	bytes := v.Status.DirtyBytes
-	return fmt.Sprintf("%s, and %d bytes (%s) of dirty data are at stake. Bring that host back; or, if it is lost for good, "+
-		"accept the loss: kubectl escache discard-cache %s", strings.Join(gone, ", "), bytes, v1alpha1.HumanBytes(bytes), v.Name)
+	return fmt.Sprintf("%s, and %d bytes (%s) of dirty data are at stake, as last reported. Bring that host back; or, if it is lost "+
+		"for good, accept the loss: kubectl escache discard-cache %s", strings.Join(gone, ", "), bytes, v1alpha1.HumanBytes(bytes), v.Name)
 }

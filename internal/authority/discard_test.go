@@ -75,7 +75,9 @@ func TestWhatIsAtStakeIsSaidWhenNoCurrentCopyCanBeHad(t *testing.T) {
 	old := func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.Outdated = []string{"n2"}; s.DirtyBytes = 4096 }
 	v := volume(old)
 	got := AtStake(v, heardOf(v, map[string]answer{"n1": silent, "n2": standby(nil)}), seen)
-	for _, part := range []string{"node n1 has not answered since 2026-11-20T12:00:00Z", "4096 bytes (4Ki)", "discard-cache v"} {
+	for _, part := range []string{
+		"node n1 has not answered since 2026-11-20T12:00:00Z", "4096 bytes (4Ki)", "at stake, as last reported", "discard-cache v",
+	} {
 		if !strings.Contains(got, part) {
 			t.Errorf("%q does not say %q", got, part)
 		}

@@ -37,6 +37,11 @@ func Unlinked(holder Report, peer string) bool {
 	return false
 }
 
+// WorksOnItsOwn reports whether the holder writes to its own disk, which is current.
+func WorksOnItsOwn(holder Report) bool {
+	return holder.known && holder.status.Role == escache.RolePrimary && holder.status.DiskState == escache.DiskUpToDate
+}
+
 // CopyLossOf judges a copy on a node that is on record as outdated, by what its host says and by what the
 // holder says of it. What is not said, or not by the host that was asked, proves nothing. A copy that
 // is counted is never lost: its host may be wrong, and it may hold the truth.
@@ -50,7 +55,7 @@ func CopyLossOf(v *v1alpha1.CacheVolume, node string, own Answer, holder Report)
 			return DiskLost
 		}
 	}
-	return absenceOf(v, node, own)
+	return StandbyLossOf(v, node, own)
 }
 
 // StandbyLossOf judges a copy of a volume that no pod has, by what its own host says. The record may count the

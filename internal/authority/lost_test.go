@@ -24,6 +24,12 @@ func TestACopyIsLostOnlyByProof(t *testing.T) {
 		change(&s)
 		return Answer{Status: s}
 	}
+	failed := func(change func(*escache.VolumeStatus)) Answer {
+		return absent(func(s *escache.VolumeStatus) {
+			s.State, s.DiskState = escache.StateError, escache.DiskDiskless
+			change(s)
+		})
+	}
 	down := holder("WFConnection", escache.DiskOutdated)
 	silent := Answer{Err: errors.New("no route")}
 	for _, tc := range []struct {
@@ -46,6 +52,10 @@ func TestACopyIsLostOnlyByProof(t *testing.T) {
 			s.Epoch = 8
 			return s
 		}(), NoLoss},
+		{"its host says that the disk has failed", failed(func(*escache.VolumeStatus) {}), down, DiskLost},
+		{"another machine says so", failed(func(s *escache.VolumeStatus) { s.HostID = "another" }), down, NoLoss},
+		{"another host says so", failed(func(s *escache.VolumeStatus) { s.Node = "n3" }), down, NoLoss},
+		{"it says so of a later attachment", failed(func(s *escache.VolumeStatus) { s.Epoch = 8 }), down, NoLoss},
 		{"the replica is gone", absent(func(*escache.VolumeStatus) {}), down, ReplicaGone},
 		{"the host has other disks", absent(func(s *escache.VolumeStatus) { s.HostID = "another" }), down, OtherMachine},
 		{"other disks, with a replica", absent(func(s *escache.VolumeStatus) { s.HostID, s.State = "another", escache.StateStandby }), down, NoLoss},
@@ -68,6 +78,9 @@ func TestACopyIsLostOnlyByProof(t *testing.T) {
 	own := absent(func(s *escache.VolumeStatus) { s.HostID = "another" })
 	if got := CopyLossOf(counted, "n2", own, Heard(counted, "n1", down, nil)); got != NoLoss {
 		t.Errorf("a copy that is counted is %q", got)
+	}
+	if got := CopyLossOf(counted, "n2", failed(func(*escache.VolumeStatus) {}), Heard(counted, "n1", down, nil)); got != NoLoss {
+		t.Errorf("a copy that is counted, whose host says that its disk has failed, is %q", got)
 	}
 	unnamed := v.DeepCopy()
 	unnamed.Status.Hosts = nil

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/node/comparison"
 )
 
 // setBack is a host that has booted, and whose record gives it the volume in epoch 3 again. The image was
@@ -74,7 +75,7 @@ func TestOnlyANewAnswerCounts(t *testing.T) {
 				if Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "csi-controller") {
 					t.Errorf("got %v", err)
 				}
-				if waited := time.Since(begun); waited != answerTime || slices.Contains(h.did, "connect") {
+				if waited := time.Since(begun); waited != comparison.AnswerTime || slices.Contains(h.did, "connect") {
 					t.Errorf("after %s; did %q", waited, h.did)
 				}
 			})

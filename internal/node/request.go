@@ -118,9 +118,6 @@ func parseStage(r *csi.NodeStageVolumeRequest) (stageRequest, error) {
 	return parsed, err
 }
 
-// keyEphemeral is what the kubelet says of a volume that a pod has in its own text, under csi.
-const keyEphemeral = "csi.storage.k8s.io/ephemeral"
-
 type publishRequest struct {
 	use
 
@@ -130,10 +127,6 @@ type publishRequest struct {
 }
 
 func parsePublish(r *csi.NodePublishVolumeRequest) (publishRequest, error) {
-	if r.GetVolumeContext()[keyEphemeral] == "true" {
-		return publishRequest{}, fmt.Errorf("%w: inline ephemeral volumes are not supported; use a generic ephemeral volume "+
-			"(ephemeral.volumeClaimTemplate in the pod instead of csi)", ErrInvalid)
-	}
 	if err := checkNames(r.GetVolumeId(), "target path", r.GetTargetPath()); err != nil {
 		return publishRequest{}, err
 	}

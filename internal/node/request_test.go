@@ -1,7 +1,6 @@
 package node
 
 import (
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -21,17 +20,5 @@ func TestSingleNodeReaderOnlyIsRefused(t *testing.T) {
 	}
 	if len(h.table) > 0 {
 		t.Errorf("mounts %+v", h.table)
-	}
-}
-
-// The kubelet refuses them by the CSIDriver object, unless somebody has changed it.
-func TestInlineEphemeralVolumesAreRefused(t *testing.T) {
-	h := newHost()
-	target := filepath.Join(t.TempDir(), "target")
-	r := publishOf("", target, mountCapability("ext4"))
-	r.VolumeContext = map[string]string{"csi.storage.k8s.io/ephemeral": "true"}
-	_, err := h.service().NodePublishVolume(t.Context(), r)
-	if Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "generic ephemeral volume") {
-		t.Errorf("%s: %v", Code(err), err)
 	}
 }

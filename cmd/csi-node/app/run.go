@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/csiserver"
@@ -109,6 +110,7 @@ func assemble(o Options, logger *slog.Logger) (*parts, error) {
 	p.escached = &escacheclient.Local{Client: client}
 	p.watch = watch.New(watch.Options{
 		Node: o.NodeName, Cache: p.escached, Kube: p.kube, Progress: blockdev.ImageProgress, Now: time.Now, Logger: p.component("watch"),
+		Whole: func(volume escache.VolumeRef, epoch int64, at time.Time) { p.arbiter.Whole(volume, epoch, at) },
 	})
 	p.registry.MustRegister(p.watch.Collector())
 	p.service = node.New(node.Options{

@@ -47,6 +47,31 @@ func TestTheAttachedNodeIsAnswered(t *testing.T) {
 	csitest.Wants(t, w.Locked.Compare(t.Context(), "pvc-2"), codes.NotFound)
 }
 
+// A repair may have the volume, and wait for just this node.
+func TestANodeIsAnsweredWhileAnotherOperationHasTheVolume(t *testing.T) {
+	for name, noted := range map[string]bool{"the image tells of the attachment": true, "it does not": false} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			v := w.Create("pvc-1")
+			_, err := w.Publish("pvc-1", v.Spec.Replicas[0])
+			csitest.Must(t, err)
+			if !noted {
+				w.Images.Notes[volumes.ImageOf(v)] = volumes.Note{}
+			}
+			done, err := w.Locks.Begin("pvc-1", "replica copy")
+			csitest.Must(t, err)
+			defer done()
+			w.asked("pvc-1", "q")
+			if err := w.Locked.Compare(t.Context(), "pvc-1"); noted != (err == nil) {
+				t.Errorf("got %v", err)
+			}
+			if c := w.answered("pvc-1", "q"); (c.Answered == "q") != noted {
+				t.Errorf("answered %+v", c)
+			}
+		})
+	}
+}
+
 // A csi-controller of an older version has attached the volume, and its note was not taken.
 func TestANodeIsAnsweredOnceTheImageHasItsNote(t *testing.T) {
 	for name, change := range map[string]func(*volumes.Note){

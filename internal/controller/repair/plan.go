@@ -109,7 +109,7 @@ func Judge(v *v1alpha1.CacheVolume, seen Seen, policy Policy, now time.Time) Ste
 // works reports whether the node that has the volume works on a current copy, and whether on its partner's.
 func works(v *v1alpha1.CacheVolume, partner string) (working, onPeer bool) {
 	s := &v.Status
-	attached := s.AttachedNode != "" && !s.FlushAttached() && v.Spec.HasReplica(s.AttachedNode)
+	attached := !s.FlushAttached() && v.Spec.HasReplica(s.AttachedNode)
 	own := !s.IsOutdated(s.AttachedNode)
 	onPeer = attached && !own && !s.IsOutdated(partner)
 	return attached && own || onPeer, onPeer

@@ -79,6 +79,12 @@ func TestJudge(t *testing.T) {
 		{"the node without a replica is gone", func(v *v1alpha1.CacheVolume) { v.Status.Outdated = nil }, Gone{"n3": now}, nil, Nothing, "", ""},
 		{"the holder is gone", func(*v1alpha1.CacheVolume) {}, Gone{"n1": now}, nil, Nothing, "", ""},
 		{"the holder's own copy is old", func(v *v1alpha1.CacheVolume) { v.Status.Outdated = []string{"n1", "n2"} }, gone, nil, Nothing, "", ""},
+		{"both copies are old, and the partner is first", func(v *v1alpha1.CacheVolume) {
+			v.Spec.Replicas, v.Status.Outdated = []string{"n2", "n1"}, []string{"n1", "n2"}
+		}, gone, nil, Nothing, "", ""},
+		{"a node without a copy has it", func(v *v1alpha1.CacheVolume) {
+			v.Spec.Replicas, v.Status.AttachedNode = []string{"n2", "n1"}, "n3"
+		}, gone, nil, Nothing, "", ""},
 		{"detached", func(v *v1alpha1.CacheVolume) { v.Status.AttachedNode = "" }, gone, nil, Nothing, "", ""},
 		{"being attached", func(v *v1alpha1.CacheVolume) { v.Status.Authority = v1alpha1.AuthorityCeph }, gone, nil, Nothing, "", ""},
 		{"drained by somebody", func(v *v1alpha1.CacheVolume) {
@@ -114,7 +120,7 @@ func TestJudge(t *testing.T) {
 			}
 			v := volume(tc.change)
 			got := Judge(v, seenOf(v, tc.gone, redundancy.Evidence{}), policy, now)
-			if got.Action != tc.want || got.Lost != tc.lost || !strings.Contains(got.Reason, tc.says) {
+			if got.Action != tc.want || got.Lost != tc.lost || !strings.Contains(got.Reason, tc.says) || got.Place != volumes.ElsewhereIfAway {
 				t.Errorf("got %+v, want %q of %q", got, tc.want, tc.lost)
 			}
 			if got.Action != Nothing && got.Reason == "" {
@@ -174,6 +180,19 @@ func TestJudgeOfOtherLosses(t *testing.T) {
 		{"the holder's disk, while the partner's copy was being replaced", begunFor("n2", onPeer), redundancy.Evidence{}, nil, nil, Begin, "n1", 0},
 		{"the holder's disk is back", func(v *v1alpha1.CacheVolume) { inCeph(v); v.Status.Outdated = nil }, redundancy.Evidence{}, nil, nil, Finish, "n2", 0},
 
+		{"the holder's disk, and its copy was to go elsewhere", func(v *v1alpha1.CacheVolume) {
+			inCeph(v)
+			v.Status.Repair.Substitute = "n3"
+		}, redundancy.Evidence{}, nil, nil, Begin, "n1", 0},
+		{"the holder's disk is back, and the partner's is lost", func(v *v1alpha1.CacheVolume) {
+			inCeph(v)
+			v.Status.Outdated = []string{"n2"}
+		}, disk, nil, nil, Begin, "n2", volumes.Elsewhere},
+		{"what was seen is of a copy that has been replaced since", func(*v1alpha1.CacheVolume) {}, disk, func(s *Seen) { s.Lost = "n9" }, nil, Nothing, "", 0},
+		{"a silent host whose copy is on record as outdated", func(*v1alpha1.CacheVolume) {}, redundancy.Evidence{}, func(s *Seen) {
+			s.Silent = "node n2 has not answered"
+		}, nil, Nothing, "", 0},
+
 		{"off", clean, disk, nil, off, Wait, "n2", volumes.Elsewhere},
 		{"off, and nothing begun", func(*v1alpha1.CacheVolume) {}, disk, nil, off, Nothing, "", 0},
 		{"off, and asked for", func(*v1alpha1.CacheVolume) {}, disk, asked, off, Begin, "n2", volumes.Elsewhere},
@@ -193,7 +212,7 @@ func TestJudgeOfOtherLosses(t *testing.T) {
 				tc.seen(&seen)
 			}
 			got := Judge(v, seen, policy, now)
-			if got.Action != tc.want || got.Lost != tc.lost || got.Place != tc.place && got.Action == Substitute {
+			if got.Action != tc.want || got.Lost != tc.lost || got.Place != tc.place && (got.Action == Begin || got.Action == Substitute) {
 				t.Errorf("got %+v, want %q of %q", got, tc.want, tc.lost)
 			}
 			if got.Action != Nothing && got.Reason == "" {

@@ -52,7 +52,7 @@ func (s *Steps) copy(ctx context.Context, id string, epoch int64) (Copying, erro
 		return out, fmt.Errorf("ask node %s about volume %s: %w", holder, id, err)
 	}
 	if out.Linked = authority.CopiesTo(report, out.To); !out.Linked {
-		if err := s.noteCopy(ctx, v); err != nil {
+		if err := s.noteCopy(ctx, v); err != nil && !s.holds(ctx, v, holder, err) {
 			return out, err
 		}
 		return out, s.pair(ctx, v, holder, out.To)
@@ -83,6 +83,20 @@ func (s *Steps) noteCopy(ctx context.Context, v *v1alpha1.CacheVolume) error {
 		s.WriteNote(ctx, v)
 	}
 	return err
+}
+
+// holds reports whether the holder works on its own current copy, if that is all that has to be known: the image's
+// metadata could not be read, and do not say that the record is behind. Then no other copy is the only one, and an
+// outage of Ceph must not keep the volume on one copy.
+func (s *Steps) holds(ctx context.Context, v *v1alpha1.CacheVolume, holder string, unread error) bool {
+	if errors.Is(unread, ErrRefused) || errors.Is(unread, authority.ErrRecordBehind) || errors.Is(unread, ErrNotFound) {
+		return false
+	}
+	answer, err := s.Hosts.Status(ctx, holder, cachevolume.Ref(v))
+	own := authority.WorksOnItsOwn(authority.Heard(v, holder, answer, err))
+	s.Log.WarnContext(ctx, "the record could not be compared with the image's metadata before a copy is replaced", "volume", v.Name,
+		"node", holder, "goesOn", own, "error", unread)
+	return own
 }
 
 // pair lays an empty copy on the new node first, and then gives the holder its new partner. So a

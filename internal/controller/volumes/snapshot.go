@@ -167,7 +167,7 @@ func (h *holding) take(ctx context.Context) error {
 	defer cancel()
 	err := h.each(func(i int) (err error) {
 		h.taken[i], err = h.Images.TakeSnapshot(inTime, h.sources[i].Ref)
-		h.reach("one_taken")
+		h.reach("create_group_snapshot/one_taken")
 		return err
 	})
 	if err != nil && inTime.Err() != nil && ctx.Err() == nil {
@@ -199,7 +199,7 @@ func (h *holding) inTime(ctx context.Context) (context.Context, context.CancelFu
 // reach is a crash point that only calls about several volumes have.
 func (h *holding) reach(point string) {
 	if len(h.sources) > 1 {
-		crashpoint.Reach("create_group_snapshot/" + point)
+		crashpoint.Reach(point)
 	}
 }
 
@@ -217,7 +217,7 @@ func (h *holding) hold(ctx context.Context, i int) error {
 		switch {
 		case err == nil:
 			h.held[i] = hold{asked: asked, until: until}
-			h.reach("one_held")
+			h.reach("create_group_snapshot/one_held")
 			return nil
 		case unreachable(err): // it may be held all the same
 			return fmt.Errorf("hold its I/O on node %s: %w", node, errors.Join(err, h.releaseOn(ctx, v, node)))
@@ -264,7 +264,7 @@ func (h *holding) release(ctx context.Context) {
 			h.Log.WarnContext(ctx, "the host releases the volume by itself",
 				"volume", v.Name, "node", v.Status.AttachedNode, "until", h.held[i].until, "error", err)
 		}
-		h.reach("one_released")
+		h.reach("create_group_snapshot/one_released")
 		return nil
 	})
 }

@@ -61,7 +61,7 @@ func (s *Steps) substitute(ctx context.Context, id string, epoch int64, lost, su
 		return err
 	}
 	// The node may have the only current copy, if the record was set back to before it got that.
-	if err := s.NotBehind(ctx, v); err != nil {
+	if err := s.NotBehind(ctx, v); err != nil && !s.holds(ctx, v, holder, err) {
 		return err
 	}
 	group, err := s.Group(ctx, v.Spec.Group)
@@ -100,7 +100,8 @@ func (s *Steps) substitute(ctx context.Context, id string, epoch int64, lost, su
 		return err
 	}
 	crashpoint.Reach("repair/replica_moved")
-	return nil // Copy notes it
+	s.WriteNote(ctx, v) // Copy notes it if this fails
+	return nil
 }
 
 // place takes the host of the new copy.

@@ -105,6 +105,30 @@ func TestAFailedDiskThatDRBDsHandlerDidNotReportIsReported(t *testing.T) {
 	}
 }
 
+// DRBD shows a Secondary without link and disk as one that it does not run. csi-controller replaces the copy only if
+// the host says that its disk has failed.
+func TestAFailedDiskIsToldWhenDRBDShowsNothingAnyMore(t *testing.T) {
+	for mark, told := range map[faileddisk.State]bool{faileddisk.Recorded: true, faileddisk.Failed: false, faileddisk.Sound: false} {
+		w := booted(t)
+		e := w.restarted()
+		if mark != faileddisk.Sound {
+			if err := e.FailedDisks.Set(volume.NameOf(ref), mark); err != nil {
+				t.Fatal(err)
+			}
+		}
+		delete(w.minors, 100)
+		all, err := e.Status(t.Context(), &ref)
+		if err != nil || len(all.Volumes) != 1 {
+			t.Fatal(all, err)
+		}
+		s := all.Volumes[0]
+		failed := s.DiskState == escache.DiskDiskless && s.Error != nil && s.Error.Code == escache.CodeCacheError
+		if failed != told || s.State != escache.StateError {
+			t.Errorf("mark %q: state %s, disk %q, error %+v", mark, s.State, s.DiskState, s.Error)
+		}
+	}
+}
+
 // A Primary that is frozen because this copy has left goes on when it comes back.
 func TestACopyThatHasLeftComesBackOnlyWhenItIsOnRecord(t *testing.T) {
 	w := booted(t)

@@ -10,6 +10,7 @@ import (
 	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/faileddisk"
 	"github.com/escache/escache-csi/internal/escached/krbd"
 	"github.com/escache/escache-csi/internal/escached/permit"
 	"github.com/escache/escache-csi/internal/escached/problem"
@@ -155,6 +156,7 @@ func (e *Engine) read(ctx context.Context, volumes []volume.Volume) ([]volume.Re
 	for i, v := range volumes {
 		r := volume.Reading{Volume: v, MayGoOnAlone: permits[i] != permit.None}
 		r.Replica, r.Up = table.Devices[v.Minor]
+		r.DiskFailed = !r.Up && e.FailedDisks.Get(v.Name()) == faileddisk.Recorded
 		r.Device, r.Connected = devices[v.Name()]
 		out = append(out, r)
 	}
@@ -190,6 +192,9 @@ func (e *Engine) describe(r volume.Reading) escache.VolumeStatus {
 		Peers: []escache.Peer{{
 			Name: r.Peer.Name, Address: r.Peer.Address, ConnectionState: escache.LinkUnconfigured, DiskState: escache.DiskUnknown,
 		}},
+	}
+	if r.DiskFailed {
+		s.DiskState = escache.DiskDiskless
 	}
 	if r.Up {
 		s.Role, s.DiskState = escache.Role(r.Replica.Role), r.Replica.Disk
@@ -264,6 +269,9 @@ func (e *Engine) describeFault(s *escache.VolumeStatus, r volume.Reading, stuck 
 	case r.Phase != volume.Ready:
 		s.State = escache.StateError
 		s.Error = fault(escache.CodeInternal, "the replica was not completely created or removed; repeat that call")
+	case r.DiskFailed && !damaged:
+		s.State = escache.StateError
+		s.Error = fault(escache.CodeCacheError, "this host's cache disk has failed, and DRBD does not use it: replace it")
 	case !r.Up && !damaged:
 		s.State = escache.StateError
 		s.Error = fault(escache.CodeInternal, "DRBD does not run the replica; see the kernel's log, then repeat PUT "+escache.PathReplica)

@@ -35,13 +35,17 @@ type Arbiter struct {
 	// look is called when this node's disk has failed and the record does not count the peer.
 	look func()
 	now  func() time.Time
+	cuts cuts
 }
 
 // New returns the arbiter of a node. It calls recorded with the CacheVolume after each grant. It calls
 // look if this node's disk has failed and the record does not count the peer: the peer may have
 // everything all the same, and who looks at DRBD's state can count it.
 func New(node string, client Kube, recorded func(v *v1alpha1.CacheVolume), look func(), logger *slog.Logger) *Arbiter {
-	return &Arbiter{node: node, kube: client, recorded: recorded, look: look, logger: logger, now: time.Now}
+	return &Arbiter{
+		node: node, kube: client, recorded: recorded, look: look, logger: logger, now: time.Now,
+		cuts: cuts{since: map[escache.VolumeRef]cut{}},
+	}
 }
 
 // Handler serves the arbiter's calls.
@@ -58,7 +62,7 @@ func (a *Arbiter) Handler() http.Handler {
 }
 
 const (
-	// decideTime is shorter than escached's handler waits for the answer.
+	// decideTime bounds a decision. escached gives up sooner, after its arbiterTimeout, and asks again later.
 	decideTime   = 15 * time.Second
 	requestLimit = 64 << 10
 	// tries bounds how often a conflicting write is repeated.
@@ -119,18 +123,30 @@ func (a *Arbiter) asksForItself(node string) error {
 
 // Decide returns nil only if the peer is on record as outdated, and was recorded while the host
 // that asks was the attached node in the epoch that it names. Every try reads the record again and
-// decides again, so a change by somebody else in between is never overwritten. A refusal is an
-// *authority.RefusedError.
+// decides again, so a change by somebody else in between is never overwritten. If the API server has not
+// answered for long, csi-controller has to compare the record first. A refusal is an *authority.RefusedError.
 func (a *Arbiter) Decide(ctx context.Context, r escache.OutdatePeerRequest) error {
 	if err := a.asksForItself(r.Node); err != nil {
 		return err
 	}
+	err := a.decide(ctx, r, a.compare(r))
+	a.cuts.heard(r, err, a.now())
+	return err
+}
+
+func (a *Arbiter) decide(ctx context.Context, r escache.OutdatePeerRequest, compare bool) error {
 	for range tries {
 		v, err := a.kube.VolumeOf(ctx, r.VolumeRef)
 		if err != nil {
 			return err
 		}
 		grant, err := authority.MayGoOnAlone(v, r, a.now())
+		if err == nil && compare {
+			if v, err = a.compared(ctx, v, r); err == nil {
+				compare = false
+				grant, err = authority.MayGoOnAlone(v, r, a.now())
+			}
+		}
 		if err != nil {
 			return err
 		}

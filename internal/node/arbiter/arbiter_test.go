@@ -28,6 +28,9 @@ type record struct {
 	// meanwhile is called between a read and the write that follows it, with the lock held.
 	meanwhile func(v *v1alpha1.CacheVolume)
 	writes    int
+	// answer is what csi-controller does with a question. asked counts them.
+	answer func(c *v1alpha1.RecordComparison)
+	asked  int
 }
 
 func (r *record) VolumeOf(_ context.Context, ref escache.VolumeRef) (*v1alpha1.CacheVolume, error) {
@@ -53,6 +56,14 @@ func (r *record) PatchStatus(_ context.Context, v *v1alpha1.CacheVolume, status 
 		return nil, kube.ErrConflict
 	}
 	before := r.v.Status.DeepCopy()
+	if c, ok := status["comparison"].(map[string]any); ok {
+		r.asked++
+		r.v.Status.Comparison = &v1alpha1.RecordComparison{Question: c["question"].(string)}
+		if r.answer != nil {
+			r.answer(r.v.Status.Comparison)
+		}
+		return r.v.DeepCopy(), nil
+	}
 	r.v.Status.Outdated = status["outdated"].([]string)
 	if conditions, ok := status["conditions"].([]metav1.Condition); ok {
 		r.v.Status.Conditions = conditions

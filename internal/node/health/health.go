@@ -70,7 +70,7 @@ func Findings(s escache.VolumeStatus, stalled bool) []Finding {
 	if s.IOSuspended {
 		add(IOFrozen, Inaccessible, v1alpha1.ConditionHealthy,
 			"reads and writes wait: the other replica is lost and is not yet on record as outdated. I/O goes on by itself when the "+
-				"replica is back or the Kubernetes API answers")
+				"replica is back or the Kubernetes API answers; after a long cut, csi-controller and Ceph must answer, too")
 	}
 	if stalled && (s.Error == nil || s.Error.Code != escache.CodeCephUnavailable) {
 		add(CephStalled, Degraded, v1alpha1.ConditionHealthy,
@@ -177,8 +177,15 @@ func IsDiskless(s escache.VolumeStatus, peer string) bool {
 	return linked && p.DiskState.Lost() && s.DiskState == escache.DiskUpToDate
 }
 
+// IsWhole reports whether this node writes to both copies.
+func IsWhole(s escache.VolumeStatus) bool {
+	whole := func(p escache.Peer) bool { return p.Linked() && p.DiskState == escache.DiskUpToDate }
+	return s.Role == escache.RolePrimary && s.DiskState == escache.DiskUpToDate && !s.IOSuspended && slices.ContainsFunc(s.Peers, whole)
+}
+
 // GoesOnWithout reports whether the status proves that this node writes to its own copy alone. DRBD calls a
-// peer that it cannot reach Outdated once the arbiter has agreed to that, and not before.
+// peer that it cannot reach Outdated once the arbiter has agreed to that, or if the peer has left in good order and
+// has marked itself so.
 func GoesOnWithout(s escache.VolumeStatus, peer string) bool {
 	i := slices.IndexFunc(s.Peers, func(p escache.Peer) bool { return p.Name == peer })
 	return i >= 0 && !s.Peers[i].Linked() && s.Peers[i].DiskState == escache.DiskOutdated && s.DiskState == escache.DiskUpToDate && !s.IOSuspended

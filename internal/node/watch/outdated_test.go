@@ -3,6 +3,9 @@ package watch
 import (
 	"slices"
 	"testing"
+	"time"
+
+	"github.com/escache/escache-csi/api/escache"
 )
 
 func TestACopyWhoseDiskHasFailedGoesOnRecord(t *testing.T) {
@@ -209,6 +212,34 @@ func TestACopyThatThisNodeWritesWithoutGoesOnRecord(t *testing.T) {
 			w.polls(2)
 			if !slices.Equal(w.object.Status.Outdated, tc.want) {
 				t.Errorf("outdated: %q, want %q", w.object.Status.Outdated, tc.want)
+			}
+		})
+	}
+}
+
+func TestAVolumeWithTwoCopiesIsSeenToBeWhole(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(w *world)
+		whole  bool
+	}{
+		"both copies are written":     {func(*world) {}, true},
+		"the peer is not linked":      {func(w *world) { w.status.Peers[0].ConnectionState = "WFConnection" }, false},
+		"the peer is being filled":    {func(w *world) { w.status.Peers[0].DiskState = "Inconsistent" }, false},
+		"I/O is frozen":               {func(w *world) { w.status.IOSuspended = true }, false},
+		"this node's disk has failed": {func(w *world) { w.status.DiskState = "Diskless" }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := healthyWorld(t)
+			var seen []int64
+			w.watch.Whole = func(volume escache.VolumeRef, epoch int64, at time.Time) {
+				if volume == w.status.VolumeRef && !at.After(w.now) {
+					seen = append(seen, epoch)
+				}
+			}
+			tc.change(w)
+			w.polls(1)
+			if whole := slices.Equal(seen, []int64{3}); whole != tc.whole {
+				t.Errorf("seen %v", seen)
 			}
 		})
 	}

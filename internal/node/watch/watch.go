@@ -43,8 +43,11 @@ type Options struct {
 	// Progress reads the I/O counters of the image below a device from the kernel; false if it
 	// cannot.
 	Progress func(device string) (blockdev.Progress, bool)
-	Logger   *slog.Logger
-	Now      func() time.Time
+	// Whole, if not nil, is called when this node was seen to write to both copies of a volume, in the attachment of this
+	// epoch. The time is before that.
+	Whole  func(volume escache.VolumeRef, epoch int64, at time.Time)
+	Logger *slog.Logger
+	Now    func() time.Time
 }
 
 // Watch polls the local escached and reports what changes.
@@ -134,6 +137,7 @@ func (w *Watch) Silence() time.Duration {
 func (w *Watch) poll(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, pollTime)
 	defer cancel()
+	asked := w.Now()
 	status, err := w.Cache.Status(ctx)
 	now := w.Now()
 	if err != nil {
@@ -149,6 +153,9 @@ func (w *Watch) poll(ctx context.Context) {
 			continue
 		}
 		seen[s.VolumeRef] = true
+		if health.IsWhole(s) && w.Whole != nil {
+			w.Whole(s.VolumeRef, s.Epoch, asked)
+		}
 		w.observe(ctx, w.volume(s.VolumeRef, now), s, now)
 	}
 	for ref, v := range w.snapshot() {

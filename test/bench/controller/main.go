@@ -194,7 +194,20 @@ func memory(ctx context.Context, out io.Writer, s *stage, many int) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "with %d volumes: serving %.1f s after start, %d listed; resident %d MiB, at most %d MiB (aim 200)\n",
-		many, serving.Seconds(), listed, now>>20, peak>>20)
-	return err
+	if _, err = fmt.Fprintf(out, "with %d volumes: serving %.1f s after start, %d listed; resident %d MiB, at most %d MiB (limit %d)\n",
+		many, serving.Seconds(), listed, now>>20, peak>>20, mostMemory>>20); err != nil {
+		return err
+	}
+	return fits(peak)
+}
+
+// mostMemory is what csi-controller may have resident at any time, whatever it does with 10,000 volumes.
+const mostMemory = 200 << 20
+
+// fits returns an error if csi-controller has needed more memory than it may.
+func fits(peak int64) error {
+	if peak > mostMemory {
+		return fmt.Errorf("csi-controller has needed %d bytes of memory, and may need %d", peak, mostMemory)
+	}
+	return nil
 }

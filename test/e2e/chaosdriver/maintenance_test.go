@@ -19,12 +19,13 @@ func rollingReboot(s *scene) {
 	s.repairs("15m") // as the chart has it
 	s.Cleanup(s.uncordonAll)
 	s.write()
-	s.watch.twoCopies()
+	s.watch.twoCopies(true)
 	for _, h := range []*labtest.Host{s.partner(), s.holder, s.third()} {
 		s.reboots(h)
 	}
 	s.whole()
-	s.takenOver = false // the pod has moved in good order, and Ceph had everything
+	s.watch.twoCopies(false) // the holder is lost now, to read the other copy
+	s.takenOver = false      // the pod has moved in good order, and Ceph had everything
 	s.finish()
 }
 

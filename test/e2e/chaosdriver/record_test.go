@@ -14,6 +14,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/test/lab/labclient"
 	"github.com/escache/escache-csi/test/labtest"
 )
 
@@ -22,6 +23,7 @@ func recordRows() []row {
 	return []row{
 		{when: "record", what: "etcd is restored to before the attach, and the holder is lost", run: restored},
 		{when: "record", what: "etcd is restored to when the first host had it; the second has taken it over since", run: restoredAttached},
+		{when: "record", what: "etcd is restored to when a host had it that was cut off since; its successor lives", run: restoredBesideHeir},
 		{when: "record", what: "the NodeGroup is deleted and made anew under a writer", run: groupDeleted},
 		{when: "record", what: "the host of the second copy is edited out of its NodeGroup, then lost", run: memberLeaves},
 		{when: "record", what: "each copy in turn is marked as outdated by hand, then the holder is lost", run: markedByHand},
@@ -115,6 +117,50 @@ func restoredAttached(s *scene) {
 	if v := s.record(); v.Status.Epoch >= epoch || v.Status.AttachedNode != first.Name || v.Status.Authority != v1alpha1.AuthorityCache {
 		s.Fatalf("the record was not set back: epoch %d, attached to %q, truth in %s", v.Status.Epoch, v.Status.AttachedNode, v.Status.Authority)
 	}
+	s.boundUpToDate(first, second, pod, fenced)
+}
+
+// restoredBesideHeir: the first host was cut off, and is back once the record is set back to when it had the
+// volume. It has to stay frozen, because the second host has the volume and writes.
+func restoredBesideHeir(s *scene) {
+	s.write()
+	first, second, pod := s.holder, s.partner(), s.pod
+	check(s, s.client.SaveEtcd(s.Context()))
+	s.writer.WaitForMore(s, 30, goOnTime) // what the backup does not know
+	s.fault()
+	check(s, s.client.Cut(s.Context(), first.Name, labclient.Cut{}))
+	s.loses()
+	s.takes(second)
+	fenced := s.record().Status.Fenced
+	s.watch.pause()
+	check(s, s.client.RestoreEtcd(s.Context()))
+	if v := s.record(); v.Status.AttachedNode != first.Name || v.Status.IsOutdated(first.Name) {
+		s.Fatalf("the record was not set back: attached to %q, outdated %q", v.Status.AttachedNode, v.Status.Outdated)
+	}
+	check(s, s.client.Heal(s.Context()))
+	labtest.WaitFor(s, "the record is compared before the first host goes on", podTime, func(context.Context) error {
+		if !meta.IsStatusConditionTrue(s.record().Status.Conditions, v1alpha1.ConditionRecordBehindDisks) {
+			return errors.New("nobody has compared it")
+		}
+		return nil
+	})
+	for begin := time.Now(); time.Since(begin) < 20*time.Second; time.Sleep(time.Second) {
+		if status := s.on(first); status.Device != "" && !status.IOSuspended {
+			s.Fatalf("%s goes on beside %s: %+v", first.Name, second.Name, status)
+		}
+	}
+	s.fault()
+	s.goesOn()
+	s.rest()
+	s.powerOff(second)
+	s.powerOff(first)
+	s.boundUpToDate(first, second, pod, fenced)
+}
+
+// boundUpToDate boots two hosts that are off. The record, the VolumeAttachment and the pod say that the first one has
+// the volume, and the second one has newer data.
+func (s *scene) boundUpToDate(first, second *labtest.Host, pod string, fenced []v1alpha1.FencedClient) {
+	s.Helper()
 	s.pods += 10 // names that neither record has
 	s.boot(first)
 	s.pod = pod

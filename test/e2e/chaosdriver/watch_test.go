@@ -77,11 +77,11 @@ func (w *watch) pause() {
 	w.paused = true
 }
 
-// twoCopies has it hold true from now on, too, that what is dirty has two current copies.
-func (w *watch) twoCopies() {
+// twoCopies says whether it holds true from now on, too, that what is dirty has two current copies.
+func (w *watch) twoCopies(holds bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.two = true
+	w.two = holds
 }
 
 // again forgets the epoch that was seen.

@@ -21,6 +21,12 @@ import (
 // volumeOfOthers is an image as ceph-csi names it.
 const volumeOfOthers = "csi-vol-7c1e8a52-0f3b-4a8e-9a55-1d2c3b4a5f60"
 
+// volumeOfCinder is one as OpenStack Cinder names it, and cinderFeatures are those that Cinder gives it.
+const (
+	volumeOfCinder = "volume-5d8f0f0c-3c1e-4f57-9d0b-6c8a0d9f7e21"
+	cinderFeatures = "layering,exclusive-lock,object-map,fast-diff,deep-flatten"
+)
+
 // adopt asks for an adoption under a fixed name, and waits until it has ended or the leader is dead.
 func (w *world) adopt(ctx context.Context, d *driver, name, image string) (*v1alpha1.CacheAdoption, error) {
 	a := &v1alpha1.CacheAdoption{
@@ -107,6 +113,26 @@ func adoptLife(t *testing.T, w *world) {
 		w.withdraw(t, name)
 	}
 	must(t, d.delete(t.Context(), second.Status.Volume)) // as with reclaimPolicy Delete
+	w.empty(t)
+	w.adoptOfCinder(t, d)
+}
+
+// adoptOfCinder takes a volume of OpenStack Cinder in, uses it and gives it back.
+func (w *world) adoptOfCinder(t *testing.T, d *driver) {
+	t.Helper()
+	w.rbd(t, "create", "--size", "1G", "--image-feature", cinderFeatures, "rbd/"+volumeOfCinder)
+	w.contents(t, volumeOfCinder, "cinder's data")
+	adopted, err := w.adopt(t.Context(), d, "cinder", volumeOfCinder)
+	must(t, err)
+	w.useOnce(t, d, adopted.Status.Volume)
+	must(t, w.release(t.Context(), d, adopted.Status.Volume))
+	w.released(t, volumeOfCinder)
+	has, info := w.contents(t, volumeOfCinder, ""), w.rbd(t, "info", "rbd/"+volumeOfCinder)
+	if has != "cinder's data" || !strings.Contains(info, strings.ReplaceAll(cinderFeatures, ",", ", ")) {
+		t.Errorf("it has %q, and is\n%s", has, info)
+	}
+	w.withdraw(t, "cinder")
+	w.rbd(t, "rm", "--no-progress", "rbd/"+volumeOfCinder)
 }
 
 func (w *world) useOnce(t *testing.T, d *driver, volume string) {

@@ -118,6 +118,8 @@ func badObjects(t *testing.T, w *world) {
 		"two things to flush": {flush, `"volume":"v"`, `"volume":"v","node":"n"`, "exactly one"},
 		"nothing to adopt":    {rebuild, `,"rebuild":{}`, ``, "image is required"},
 		"a rebuild elsewhere": {rebuild, `"rebuild":{}`, `"rebuild":{},"group":"g1"`, "rebuild goes without group"},
+		"a slash in a pool":   {rebuild, `"pool":"none"`, `"pool":"rbd/namespace"`, "spec.pool in body should match"},
+		"a slash in an image": {rebuild, `"rebuild":{}`, `"image":"rbd/image"`, "spec.image in body should match"},
 		"a choice for all":    {rebuild, `"rebuild":{}`, `"rebuild":{"useCopy":"n1","after":"i"}`, "useCopy is for one image"},
 	} {
 		t.Run(name, func(t *testing.T) {

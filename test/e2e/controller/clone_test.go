@@ -63,11 +63,27 @@ func cloneLife(t *testing.T, w *world) {
 	if phase := w.kubectl(t, "", "get", "pvc", "small", "-o", "jsonpath={.status.phase}"); phase != "Pending" {
 		t.Errorf("a clone that is smaller than its source is %s", phase)
 	}
+	w.countedUp(t, "small", "ProvisioningFailed")
 	w.kubectl(t, "", "delete", "pvc", "small", "data", "--timeout=60s")
 	eventually(t, time.Minute, func() bool { return len(w.volumes(t)) == 1 }, func() string { return fmt.Sprint(w.volumes(t)) })
 	w.kubectl(t, "", "delete", "pvc", "copy", "--timeout=60s")
 	w.empty(t)
 	w.kubectl(t, "", "delete", "storageclass/escache")
+}
+
+// countedUp waits until a claim's Event has been told again, and shows that Kubernetes has counted it in the one that is
+// there: its text is the same at each try.
+func (w *world) countedUp(t *testing.T, claim, reason string) {
+	t.Helper()
+	counts := ""
+	eventually(t, time.Minute, func() bool {
+		counts = w.kubectl(t, "", "get", "events", "--field-selector", "involvedObject.name="+claim+",reason="+reason,
+			"-o", `jsonpath={range .items[*]}{.count} {.message}{"\n"}{end}`)
+		return counts != "" && !strings.HasPrefix(counts, "1 ") || strings.Count(counts, "\n") > 1
+	}, func() string { return "it is not told again: " + counts })
+	if strings.Count(counts, "\n") > 1 {
+		t.Errorf("Kubernetes has made an Event of each try:\n%s", counts)
+	}
 }
 
 const crashedClone = "pvc-crash-clone"

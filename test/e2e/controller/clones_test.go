@@ -65,7 +65,7 @@ func (w *world) inImage(t *testing.T, name string, do func(*rbd.Image) error) {
 }
 
 // everyOrder deletes a volume, a snapshot of it and a clone in every order. None may need one of the
-// others, and nothing may stay, in the trash neither.
+// others, and nothing may stay, in the trash neither. Then it does so with a chain of two clones.
 func everyOrder(t *testing.T, w *world) {
 	const clone = "pvc-clone"
 	d := leader(t, time.Minute, w.launch(t, "a", soon...))
@@ -75,15 +75,8 @@ func everyOrder(t *testing.T, w *world) {
 		"clone":    func(ctx context.Context) error { return d.delete(ctx, clone) },
 	}
 	of := map[string]func(context.Context) error{
-		"volume": func(ctx context.Context) error { return d.clone(ctx, clone, crashed) },
-		"snapshot": func(ctx context.Context) error {
-			r := creation(clone)
-			r.VolumeContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
-				Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: crashedSnapshot},
-			}}
-			_, err := d.CreateVolume(ctx, r)
-			return err
-		},
+		"volume":   func(ctx context.Context) error { return d.clone(ctx, clone, crashed) },
+		"snapshot": func(ctx context.Context) error { return d.restore(ctx, clone, crashedSnapshot, "rbd") },
 	}
 	for source, makeClone := range of {
 		for _, order := range []string{
@@ -94,14 +87,76 @@ func everyOrder(t *testing.T, w *world) {
 				until(t, func() error { return d.create(t.Context(), crashed) })
 				until(t, func() error { return d.snapshot(t.Context(), crashedSnapshot, crashed) })
 				until(t, func() error { return makeClone(t.Context()) })
-				for what := range strings.FieldsSeq(order) {
-					// While a clone is removed for good, Ceph has its source open.
-					var err error
-					eventually(t, time.Minute, func() bool { err = remove[what](t.Context()); return err == nil },
-						func() string { return fmt.Sprintf("delete the %s: %v", what, err) })
-				}
-				w.empty(t)
+				w.removeAll(t, order, remove)
 			})
 		}
 	}
+	w.cloneOfClone(t, d)
+}
+
+// cloneOfClone deletes a volume, its snapshot, the clone of that, the clone's snapshot and the clone of
+// that one in several orders. What the volume had is in the last clone as long as that is there.
+func (w *world) cloneOfClone(t *testing.T, d *driver) {
+	t.Helper()
+	const first, snapshotOfFirst, second, text = "pvc-clone", "snapshot-of-clone", "pvc-clone-of-clone", "what the volume"
+	remove := map[string]func(context.Context) error{
+		"volume":    func(ctx context.Context) error { return d.delete(ctx, crashed) },
+		"snapshot":  func(ctx context.Context) error { return d.deleteSnapshot(ctx, crashedSnapshot) },
+		"clone":     func(ctx context.Context) error { return d.delete(ctx, first) },
+		"snapshot2": func(ctx context.Context) error { return d.deleteSnapshot(ctx, snapshotOfFirst) },
+		"clone2":    func(ctx context.Context) error { return d.delete(ctx, second) },
+	}
+	for _, order := range []string{
+		"volume snapshot clone snapshot2 clone2", // each before what was made of it
+		"clone2 snapshot2 clone snapshot volume", // each after what was made of it
+		"clone volume snapshot2 snapshot clone2", // the middle first
+		"snapshot2 snapshot volume clone clone2", // the snapshots first
+		"clone clone2 volume snapshot snapshot2", // the volumes first
+		"snapshot clone2 snapshot2 volume clone",
+	} {
+		t.Run("clone of a clone: "+order, func(t *testing.T) {
+			until(t, func() error { return d.create(t.Context(), crashed) })
+			w.contents(t, imageRef().Image, text)
+			until(t, func() error { return d.snapshot(t.Context(), crashedSnapshot, crashed) })
+			until(t, func() error { return d.restore(t.Context(), first, crashedSnapshot, "rbd") })
+			until(t, func() error { return d.snapshot(t.Context(), snapshotOfFirst, first) })
+			until(t, func() error { return d.restore(t.Context(), second, snapshotOfFirst, "fast") })
+			before, after, _ := strings.Cut(order, "clone2")
+			w.removeEach(t, before, remove)
+			has := make([]byte, len(text))
+			w.inImage(t, "escache-"+second, func(image *rbd.Image) error { _, err := image.ReadAt(has, 0); return err })
+			if string(has) != text {
+				t.Errorf("after these were deleted: %s, the last clone has %q", before, has)
+			}
+			w.removeAll(t, "clone2"+after, remove)
+		})
+	}
+}
+
+// removeAll removes things in the order in which they are named, and shows that nothing is left.
+func (w *world) removeAll(t *testing.T, order string, remove map[string]func(context.Context) error) {
+	t.Helper()
+	w.removeEach(t, order, remove)
+	w.empty(t)
+}
+
+func (w *world) removeEach(t *testing.T, order string, remove map[string]func(context.Context) error) {
+	t.Helper()
+	for what := range strings.FieldsSeq(order) {
+		// While a clone is removed for good, Ceph has its source open.
+		var err error
+		eventually(t, time.Minute, func() bool { err = remove[what](t.Context()); return err == nil },
+			func() string { return fmt.Sprintf("delete the %s: %v", what, err) })
+	}
+}
+
+// restore makes a volume of a snapshot in a pool.
+func (d *driver) restore(ctx context.Context, name, snapshot, pool string) error {
+	r := creation(name)
+	r.Parameters["pool"] = pool
+	r.VolumeContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
+		Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: snapshot},
+	}}
+	_, err := d.CreateVolume(ctx, r)
+	return err
 }

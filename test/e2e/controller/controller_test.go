@@ -67,8 +67,6 @@ var notShown = []string{
 	"get pods", "get apps/replicasets",
 	// Capacities change and go with groups and StorageClasses, later than these tests last.
 	"update storage.k8s.io/csistoragecapacities", "delete storage.k8s.io/csistoragecapacities",
-	// An Event that repeats is counted in the one that is there.
-	"patch events",
 	// external-provisioner takes the chosen node off a claim whose volume does not fit there, so
 	// that the scheduler chooses again.
 	"update persistentvolumeclaims",

@@ -4,11 +4,19 @@ package controller
 
 import (
 	"errors"
+	"flag"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -23,6 +31,8 @@ type scene struct {
 	check func(t *testing.T, w *world)
 	// clean undoes prepare.
 	clean func(t *testing.T, w *world, d *driver)
+	// points are those at which the leader dies, and that the call has to pass. No names: all that it passes.
+	points []string
 }
 
 const crashed = "pvc-crash"
@@ -32,13 +42,16 @@ func imageRef() escache.VolumeRef { return escache.VolumeRef{Pool: "rbd", Image:
 // crashes kills the leader at every crash point that each scene passes. Another replica takes over
 // and the call is repeated there, as a sidecar would; it is the next one to die.
 func crashes(t *testing.T, w *world) {
-	l := &line{world: w, t: t}
+	l := &line{world: w, t: t, passed: map[string]bool{}}
 	for _, s := range slices.Concat(scenes(), snapshotScenes(), groupScenes(), cloneScenes(), releaseScenes(), adoptScenes(),
-		moveScenes(), rebuildScenes(), resizeScenes(), readOnlyScenes()) {
+		moveScenes(), rebuildScenes(), resizeScenes(), readOnlyScenes(), choreScenes(), fenceScenes(), repairScenes()) {
 		t.Run(s.name, func(t *testing.T) {
 			points := s.trace(t, l)
 			if len(points) == 0 {
 				t.Fatal("the call passes no crash point")
+			}
+			for _, point := range points {
+				l.passed[point] = true
 			}
 			t.Logf("%d crash points: %s", len(points), strings.Join(points, ", "))
 			for _, point := range points {
@@ -47,8 +60,50 @@ func crashes(t *testing.T, w *world) {
 		})
 	}
 	for _, b := range background() {
+		l.passed[b.point] = true
 		t.Run(strings.ReplaceAll(b.point, "/", ":")+" by itself", func(t *testing.T) { b.die(t, l) })
 	}
+	if run := flag.Lookup("test.run").Value.String(); run == "" {
+		l.all(t)
+	}
+}
+
+// all fails unless the scenes have killed the leader at every crash point of csi-controller.
+func (l *line) all(t *testing.T) {
+	t.Helper()
+	for point, place := range controllerPoints(t) {
+		if _, not := notKilled[point]; !l.passed[point] && !not {
+			t.Errorf("no test kills csi-controller at %s (%s): add a scene", point, place)
+		} else if l.passed[point] && not {
+			t.Errorf("csi-controller is killed at %s: take it off the list", point)
+		}
+	}
+}
+
+var reach = regexp.MustCompile(`\b[rR]each\("([^"]+)"\)`)
+
+// controllerPoints finds the crash points in csi-controller's sources, and the files that they are in.
+func controllerPoints(t *testing.T) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, dir := range []string{"controller", "rbd"} {
+		must(t, filepath.WalkDir(filepath.Join("../../../internal", dir), func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || filepath.Ext(path) != ".go" {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			for _, m := range reach.FindAllStringSubmatch(string(text), -1) {
+				out[m[1]] = path
+			}
+			return err
+		}))
+	}
+	return out
+}
+
+// notKilled are the crash points at which no scene kills csi-controller, and why.
+var notKilled = map[string]string{
+	"adopt/mark_taken_back": "an image would have to get another user between its mark and the record's last step",
 }
 
 // line is replicas that lead one after the other.
@@ -56,6 +111,7 @@ type line struct {
 	world   *world
 	t       *testing.T // whose end ends them
 	members int
+	passed  map[string]bool // the crash points that a test kills the leader at
 	leading *driver
 }
 
@@ -80,6 +136,14 @@ func (s scene) trace(t *testing.T, l *line) []string {
 	d.reached(t)
 	must(t, s.call(t, w, d))
 	points := slices.DeleteFunc(d.reached(t), byItself)
+	for _, point := range s.points {
+		if !slices.Contains(points, point) {
+			t.Errorf("the call does not pass %s, only %s", point, strings.Join(points, ", "))
+		}
+	}
+	if len(s.points) > 0 {
+		points = s.points
+	}
 	s.check(t, w)
 	s.clean(t, w, d)
 	w.empty(t)
@@ -96,6 +160,9 @@ func (s scene) die(t *testing.T, l *line, point string) {
 	}
 	first.dieAt(t, point)
 	err := s.call(t, w, first)
+	for end := time.Now().Add(time.Minute); status.Code(err) == codes.Aborted && time.Now().Before(end); {
+		err = s.call(t, w, first) // another of the leader's tasks wrote the record first, and a sidecar repeats the call
+	}
 	if err == nil || !waitEnded(first) {
 		t.Fatalf("the leader did not die at %s: %v", point, err)
 	}
@@ -195,6 +262,42 @@ func scenes() []scene {
 				}
 			},
 			clean: func(t *testing.T, w *world, _ *driver) { w.fleet.Hosts[elsewhere].Restart(t) },
+		},
+		{
+			name: "ControllerPublishVolume after the loss of a copy", clean: detachAndRemove,
+			prepare: func(t *testing.T, w *world, d *driver) {
+				leaveDirty(t, w, d)
+				w.fleet.Hosts[w.one(t).Spec.Replicas[1]].Forget()
+			},
+			call: func(t *testing.T, w *world, d *driver) error {
+				return d.publish(t.Context(), crashed, w.one(t).Spec.Replicas[0])
+			},
+			check: func(t *testing.T, w *world) {
+				v := w.one(t)
+				w.attached(t, v.Spec.Replicas[0])
+				if !v.Status.IsOutdated(v.Spec.Replicas[1]) {
+					t.Errorf("the new copy counts: %+v", v.Status)
+				}
+			},
+		},
+		{
+			name: "ControllerPublishVolume without a cache", clean: detachAndRemove,
+			prepare: func(t *testing.T, w *world, d *driver) {
+				r := creation(crashed)
+				r.Parameters["uncachedFallback"] = "true"
+				until(t, func() error { _, err := d.CreateVolume(t.Context(), r); return err })
+				until(t, func() error { return d.publish(t.Context(), crashed, w.one(t).Spec.Replicas[0]) })
+				until(t, func() error { return d.unpublish(t.Context(), crashed, "") })
+			},
+			call: func(t *testing.T, w *world, d *driver) error {
+				return d.publish(t.Context(), crashed, inOtherGroup(w.one(t)))
+			},
+			check: func(t *testing.T, w *world) {
+				v := w.one(t)
+				if v.Status.AttachedNode != inOtherGroup(v) || !v.Status.UncachedAttached() || len(v.Status.Outdated) != 2 {
+					t.Errorf("status %+v", v.Status)
+				}
+			},
 		},
 		{
 			name: "ControllerPublishVolume", prepare: create, clean: detachAndRemove,
@@ -301,6 +404,11 @@ func (w *world) one(t *testing.T) *v1alpha1.CacheVolume {
 		t.Fatalf("%d volumes", len(all))
 	}
 	return &all[0]
+}
+
+// inOtherGroup is a node of the group that the volume is not in.
+func inOtherGroup(v *v1alpha1.CacheVolume) string {
+	return nodes[map[string]int{"g1": 3, "g2": 0}[v.Spec.Group]]
 }
 
 func third(v *v1alpha1.CacheVolume) string {

@@ -95,7 +95,7 @@ func (d *driver) run(t *testing.T, w *world, args []string) {
 		"--kubeconfig", w.account.Kubeconfig, "--ceph-dir", w.cephDir, "--csi-socket", d.socket(), "--identity", d.name,
 		"--lease-namespace", w.account.Namespace, "--escached-plaintext", "--escached-port", fmt.Sprint(w.fleet.Port),
 		"--metrics-address", "0", "--health-address", "0", "--poll-interval", "1s", "--replication-secret-file", w.linkKey,
-		"--repair-after", "0s", // the copies stay where a test wants them
+		"--uncached-fallback", "--repair-after", "0s", // the copies stay where a test wants them
 	}, args...)
 	d.command = exec.Command(w.binary, all...)
 	d.command.Stdout, d.command.Stderr = log, log

@@ -15,6 +15,8 @@ import (
 
 	"github.com/ceph/go-ceph/rados"
 	"github.com/ceph/go-ceph/rbd"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -44,12 +46,7 @@ func fences(t *testing.T, w *world) {
 	eventually(t, 30*time.Second, func() bool { return errors.Is(late.write(), syscall.ESHUTDOWN) },
 		func() string { return "a client that the host has made late is not fenced" })
 	late.close()
-	// As if it were so long ago that no dev_connect can be under way any more.
-	v = w.one(t)
-	for i := range v.Status.Fenced {
-		v.Status.Fenced[i].Time = metav1.NewTime(time.Now().Add(-time.Hour))
-	}
-	must(t, w.api.Status().Update(t.Context(), v))
+	w.fencedLongAgo(t)
 	const looks = 8 * time.Second // time for two of them
 	w.staysFenced(t, looks, holder.address, "the host has the device")
 	w.fleet.Hosts[lost].Stop()
@@ -120,6 +117,116 @@ func unknown(t *testing.T, w *world) {
 			w.empty(t)
 		})
 	}
+}
+
+// deadClient leaves an image with the lock of a client that has died, and whose watch has run out.
+func (w *world) deadClient(t *testing.T, image string) {
+	t.Helper()
+	w.ceph.Ceph(t, "config", "set", "osd", "osd_client_watch_timeout", "10")
+	defer w.ceph.Ceph(t, "config", "rm", "osd", "osd_client_watch_timeout")
+	x := w.writer(t, image)
+	must(t, x.command.Process.Kill())
+	eventually(t, time.Minute, func() bool { return !strings.Contains(w.rbd(t, "status", "rbd/"+image), x.address) },
+		func() string { return "the watch does not run out" })
+}
+
+// fenceScenes are what becomes of the fences of a volume that was taken by force.
+func fenceScenes() []scene {
+	var lost, partner string
+	var holder, late *mapped
+	var released, shortened bool
+	prepare := func(t *testing.T, w *world, d *driver) {
+		released, shortened, late = false, false, nil
+		until(t, func() error { return d.create(t.Context(), crashed) })
+		v := w.one(t)
+		lost, partner = v.Spec.Replicas[0], v.Spec.Replicas[1]
+		until(t, func() error { return d.publish(t.Context(), crashed, lost) })
+		holder = w.open(t, v.Spec.Image)
+		must(t, holder.write())
+		w.fleet.Hosts[lost].Connect(imageRef(), holder.address)
+		w.clientAddress(t, holder.address)
+		w.kubectl(t, "", "taint", "node", lost, "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute")
+		until(t, func() error { return d.unpublish(t.Context(), crashed, lost) })
+		until(t, func() error { return d.publish(t.Context(), crashed, partner) })
+	}
+	clean := func(t *testing.T, w *world, d *driver) {
+		w.kubectl(t, "", "taint", "node", lost, "node.kubernetes.io/out-of-service-")
+		until(t, func() error { return d.unpublish(t.Context(), crashed, partner) })
+		until(t, func() error { return d.delete(t.Context(), crashed) })
+	}
+	lifted := func(t *testing.T, w *world, d *driver) error {
+		if !released {
+			w.fleet.Hosts[lost].Release(imageRef())
+			w.fencedLongAgo(t)
+			released = true
+		}
+		return d.asked(t.Context(), func() (bool, error) { return len(w.one(t).Status.Fenced) == 0, nil })
+	}
+	return []scene{
+		{
+			name: "a late client is fenced, and both are let in again", prepare: prepare, clean: clean,
+			call: func(t *testing.T, w *world, d *driver) error {
+				if late == nil {
+					late = w.open(t, w.one(t).Spec.Image)
+				}
+				if err := d.asked(t.Context(), func() (bool, error) { return released || w.blocklisted(t, late.address), nil }); err != nil {
+					return err
+				}
+				if !released {
+					holder.close()
+					late.close()
+				}
+				return lifted(t, w, d)
+			},
+			check: func(t *testing.T, w *world) {
+				if w.blocklisted(t, holder.address) || w.blocklisted(t, late.address) {
+					t.Error("the maps are gone and their fences are not lifted")
+				}
+			},
+		},
+		{
+			name: "a fence that somebody has shortened is made long again", prepare: prepare,
+			call: func(t *testing.T, w *world, d *driver) error {
+				if !shortened {
+					holder.close() // else it is taken for a late client
+					w.ceph.Ceph(t, "osd", "blocklist", "rm", holder.address)
+					w.ceph.Ceph(t, "osd", "blocklist", "add", holder.address, "60")
+					shortened = true
+				}
+				return d.asked(t.Context(), func() (bool, error) { return w.fencedForYears(t, holder.address), nil })
+			},
+			check: func(*testing.T, *world) {},
+			clean: func(t *testing.T, w *world, d *driver) {
+				must(t, lifted(t, w, d))
+				// It stays on the blocklist for the time of the entry that was somebody else's.
+				w.ceph.Ceph(t, "osd", "blocklist", "rm", holder.address)
+				clean(t, w, d)
+			},
+		},
+	}
+}
+
+// fencedLongAgo has the record say that its clients were fenced so long ago that no dev_connect can be under way any
+// more.
+func (w *world) fencedLongAgo(t *testing.T) {
+	t.Helper()
+	until(t, func() error {
+		v := w.one(t)
+		for i := range v.Status.Fenced {
+			v.Status.Fenced[i].Time = metav1.NewTime(time.Now().Add(-time.Hour))
+		}
+		if err := w.api.Status().Update(t.Context(), v); err != nil {
+			return status.Error(codes.Aborted, err.Error())
+		}
+		return nil
+	})
+}
+
+// fencedForYears reports whether the client's entry on the blocklist ends no sooner than in a year.
+func (w *world) fencedForYears(t *testing.T, address string) bool {
+	t.Helper()
+	_, rest, listed := strings.Cut(w.ceph.Ceph(t, "osd", "blocklist", "ls"), address+" ")
+	return listed && rest[:4] > time.Now().AddDate(1, 0, 0).Format("2006")
 }
 
 // writer is a process that writes to an image, with a Ceph client of its own, until it cannot any

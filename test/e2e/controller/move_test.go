@@ -179,11 +179,18 @@ func (w *world) moving(t *testing.T, volume, reason, says string) {
 // escache runs kubectl escache as the administrator, and wants that exit code.
 func (w *world) escache(t *testing.T, exit int, args ...string) string {
 	t.Helper()
+	out, _ := w.escacheSays(t, exit, args...)
+	return out
+}
+
+// escacheSays is escache for a test that looks at what it complains about.
+func (w *world) escacheSays(t *testing.T, exit int, args ...string) (said, complained string) {
+	t.Helper()
 	var out, complaints bytes.Buffer
 	if got := plugin.Run("test", append(args, "--kubeconfig", w.kube.Kubeconfig()), strings.NewReader(""), &out, &complaints); got != exit {
 		t.Fatalf("kubectl escache %s: exit %d, want %d\n%s%s", strings.Join(args, " "), got, exit, out.String(), complaints.String())
 	}
-	return out.String()
+	return out.String(), complaints.String()
 }
 
 func says(t *testing.T, text string, words ...string) {

@@ -3,9 +3,11 @@
 package controller
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -76,7 +78,25 @@ func readOnlyScenes() []scene {
 			}
 		}
 	}
+	var open *mapped
 	return []scene{
+		{
+			name: "ControllerUnpublishVolume with ReadOnlyMany from a node that is given up",
+			prepare: func(t *testing.T, w *world, d *driver) {
+				after(create, publish)(t, w, d)
+				open = w.open(t, w.readOnly(t)[0].ImageOn(node))
+				w.kubectl(t, "", "taint", "node", node, "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute")
+			},
+			call: unpublish, check: has(),
+			clean: func(t *testing.T, w *world, d *driver) {
+				if err := open.write(); !errors.Is(err, syscall.ESHUTDOWN) {
+					t.Errorf("the node that was given up has the image: %v", err)
+				}
+				open.close()
+				w.kubectl(t, "", "taint", "node", node, "node.kubernetes.io/out-of-service-")
+				clean(t, w, d)
+			},
+		},
 		{name: "CreateVolume with ReadOnlyMany", prepare: snapshot, call: create, check: has(), clean: clean},
 		{name: "ControllerPublishVolume with ReadOnlyMany", prepare: after(create), call: publish, check: has(node), clean: clean},
 		{name: "ControllerUnpublishVolume with ReadOnlyMany", prepare: after(create, publish), call: unpublish, check: has(), clean: clean},

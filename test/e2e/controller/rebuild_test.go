@@ -264,7 +264,14 @@ func rebuildScenes() []scene {
 			},
 		}
 	}
+	fencing := of("rebuild of a lost record, while a dead client has the image's lock", func(t *testing.T, w *world) {
+		t.Helper()
+		w.deadClient(t, w.one(t).Spec.Image)
+		w.wipe(t)
+	})
+	fencing.points = []string{"rebuild/fence_recorded", "rebuild/fenced"}
 	return []scene{
+		fencing,
 		of("rebuild of a lost record", func(t *testing.T, w *world) { t.Helper(); w.wipe(t) }),
 		of("rebuild of a record that was set back", func(t *testing.T, w *world) { t.Helper(); w.setBack(t, w.one(t)) }),
 	}
@@ -287,21 +294,19 @@ func (w *world) askRebuild(ctx context.Context, d *driver) error {
 	if err := w.api.Create(ctx, a); err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	for end := time.Now().Add(time.Minute); d.alive() && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if err := w.api.Get(ctx, client.ObjectKeyFromObject(a), a); err != nil {
-			return err
+	return d.asked(ctx, func() (bool, error) {
+		err := w.api.Get(ctx, client.ObjectKeyFromObject(a), a)
+		if a.Status.Phase == v1alpha1.AdoptionRefused {
+			return true, status.Error(codes.FailedPrecondition, a.Status.Message)
 		}
-		switch a.Status.Phase {
-		case v1alpha1.AdoptionDone:
-			for _, line := range a.Status.Images {
-				if line.Outcome != v1alpha1.RebuildDone && line.Outcome != v1alpha1.RebuildRecorded {
-					return status.Errorf(codes.FailedPrecondition, "%+v", line)
-				}
+		for _, line := range a.Status.Images {
+			if line.Outcome == v1alpha1.RebuildWaits { // for another of the leader's tasks: the command is given again
+				return true, errors.Join(w.api.Delete(ctx, a), status.Errorf(codes.Aborted, "%+v", line))
 			}
-			return nil
-		case v1alpha1.AdoptionRefused:
-			return status.Error(codes.FailedPrecondition, a.Status.Message)
+			if line.Outcome != v1alpha1.RebuildDone && line.Outcome != v1alpha1.RebuildRecorded && a.Status.Phase == v1alpha1.AdoptionDone {
+				return true, status.Errorf(codes.FailedPrecondition, "%+v", line)
+			}
 		}
-	}
-	return status.Errorf(codes.Unavailable, "not rebuilt: %+v", a.Status)
+		return a.Status.Phase == v1alpha1.AdoptionDone, err
+	})
 }

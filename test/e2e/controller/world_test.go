@@ -90,7 +90,8 @@ func (w *world) admit(t *testing.T) {
 	w.kubectl(t, "", "apply", "-f", filepath.Join(checkout, "charts/escache-csi/crds"))
 	w.kubectl(t, "", "wait", "--for=condition=Established", "--timeout=60s", "crd/cachevolumes.escache.io", "crd/nodegroups.escache.io",
 		"crd/cachesnapshots.escache.io", "crd/readonlyvolumes.escache.io", "crd/cacheadoptions.escache.io")
-	w.account = w.kube.ChartAccount(t, checkout, "controller", "page.enabled=true", "snapshots.enabled=true", "snapshots.groups.enabled=true")
+	w.account = w.kube.ChartAccount(t, checkout, "controller", "page.enabled=true", "controller.recovery.uncachedFallback=true",
+		"snapshots.enabled=true", "snapshots.groups.enabled=true")
 	w.api = w.connect(t)
 }
 

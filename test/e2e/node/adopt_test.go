@@ -48,15 +48,19 @@ func (w *world) adoptImage(t *testing.T) {
 	w.kubectl(t, "wait", "--for=jsonpath={.status.phase}=Bound", "pvc/adopted", "--timeout=120s")
 	steps.Mark("adopted, and its claim is bound")
 	w.usedAndReleased(t, i, "adopted", steps)
-	if took := time.Since(begin).Round(100 * time.Millisecond); took > roundTrip {
-		t.Logf("the round trip took %s, on this machine more than the aim of %s", took, roundTrip)
-	} else {
-		t.Logf("the round trip took %s, of at most %s", took, roundTrip)
-	}
+	measured(t, begin)
 	steps.Print(t)
 	w.kubectl(t, "delete", "pvc", "adopted", "--timeout=120s")
 	i.remove()
 	w.nothingLeft(t)
+}
+
+// measured prints how long a round trip took, beside the aim. It asserts nothing: the hosts are emulated, and other things
+// run on the machine. What a copy would cost is asserted in bytes.
+func measured(t *testing.T, begin time.Time) {
+	t.Helper()
+	took := time.Since(begin)
+	t.Logf("measured: round trip %s, %.2f of the aim of %s", took.Round(100*time.Millisecond), took.Seconds()/roundTrip.Seconds(), roundTrip)
 }
 
 func (w *world) adoptPersistentVolume(t *testing.T) {
@@ -108,7 +112,7 @@ spec: {accessModes: [ReadWriteOnce], storageClassName: ceph-rbd, volumeName: %[1
 	w.kubectl(t, "wait", "--for=jsonpath={.status.phase}=Bound", "pvc/theirs", "--timeout=120s")
 	steps.Mark("the claim is bound to the twin")
 	w.usedAndReleased(t, i, "theirs", steps)
-	t.Logf("the round trip took %s", time.Since(begin).Round(100*time.Millisecond))
+	measured(t, begin)
 	steps.Print(t)
 	w.kubectl(t, "delete", "pvc", "theirs", "--timeout=120s")
 	i.remove()

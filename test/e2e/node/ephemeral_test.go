@@ -54,4 +54,24 @@ spec:
 		steps.Mark(fmt.Sprintf("pod %d is gone, and claim, volume and image with it", n+1))
 	}
 	steps.Print(t)
+	w.refusesInline(t)
+}
+
+// refusesInline shows that the kubelet refuses a CSI inline volume, and asks no driver: the CSIDriver does not list them.
+func (w *world) refusesInline(t *testing.T) {
+	t.Helper()
+	w.apply(t, fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: inline, namespace: %s}
+spec:
+  restartPolicy: Never
+  hostNetwork: true
+  automountServiceAccountToken: false
+  nodeSelector: {kubernetes.io/hostname: %s}
+  containers: [{name: c, image: %s, imagePullPolicy: Never, command: [sh, -c, %s], volumeMounts: [{name: data, mountPath: /data}]}]
+  volumes: [{name: data, csi: {driver: csi.escache.io}}]
+`, namespace, w.nodes[0], image, forever))
+	w.waitForEvent(t, "Pod", "inline", "FailedMount", `volume mode "Ephemeral" not supported by driver csi.escache.io`)
+	w.kubectl(t, "delete", "pod", "inline", "--wait=true", "--timeout=240s")
 }

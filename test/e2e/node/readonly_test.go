@@ -31,36 +31,10 @@ func (w *world) readOnlyOf(t *testing.T, kind string) {
 	steps := labtest.NewTimeline()
 	name, read := "source-"+kind, "read-"+kind
 	class := "e2e-node-" + kind
-	w.apply(t, `
-apiVersion: snapshot.storage.k8s.io/v1
-kind: VolumeSnapshotClass
-metadata: {name: e2e-node}
-driver: csi.escache.io
-deletionPolicy: Delete
-`)
-	volume := w.claim(t, name, class, "Filesystem", "512Mi")
-	w.pod(t, name, w.nodes[0], name, "Filesystem", synced)
-	w.in(t, name, `until [ -s /tmp/synced ] && [ "$(cat /tmp/synced)" -ge 8 ]; do sleep 0.1; done`)
-	want := w.in(t, name, fileSums)
-	w.apply(t, fmt.Sprintf(`
-apiVersion: snapshot.storage.k8s.io/v1
-kind: VolumeSnapshot
-metadata: {name: %s, namespace: %s}
-spec: {volumeSnapshotClassName: e2e-node, source: {persistentVolumeClaimName: %s}}
-`, read, namespace, name))
-	w.kubectl(t, "wait", "--for=jsonpath={.status.readyToUse}=true", "volumesnapshot/"+read, "--timeout=120s")
+	volume, want := w.snapshotUnderWrites(t, name, class, read)
 	steps.Mark("a snapshot is taken under writes")
 
-	w.apply(t, fmt.Sprintf(`
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {name: %[1]s, namespace: %[2]s}
-spec:
-  accessModes: [ReadOnlyMany]
-  storageClassName: %[3]s
-  resources: {requests: {storage: 512Mi}}
-  dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: %[1]s}
-`, read, namespace, class))
+	w.apply(t, readOnlyClaim(read, class))
 	pods := []string{read + "-1", read + "-2"}
 	for i, pod := range pods {
 		w.apply(t, podObject(t, pod, w.nodes[i], read, "Filesystem", forever))
@@ -107,4 +81,71 @@ spec:
 func (w *world) readers(t *testing.T, id string) string {
 	t.Helper()
 	return w.kubectl(t, "get", "readonlyvolume", id, "-o", "jsonpath={.status.copies[*].node}")
+}
+
+// snapshotUnderWrites makes a claim, has a pod on the first host write to it all the time, and takes a snapshot. It returns
+// the volume's name and the checksums of files that the snapshot has.
+func (w *world) snapshotUnderWrites(t *testing.T, claim, class, snapshot string) (volume, sums string) {
+	t.Helper()
+	w.apply(t, `
+apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshotClass
+metadata: {name: e2e-node}
+driver: csi.escache.io
+deletionPolicy: Delete
+`)
+	volume = w.claim(t, claim, class, "Filesystem", "512Mi")
+	w.pod(t, claim, w.nodes[0], claim, "Filesystem", synced)
+	w.in(t, claim, `until [ -s /tmp/synced ] && [ "$(cat /tmp/synced)" -ge 8 ]; do sleep 0.1; done`)
+	sums = w.in(t, claim, fileSums)
+	w.apply(t, fmt.Sprintf(`
+apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshot
+metadata: {name: %s, namespace: %s}
+spec: {volumeSnapshotClassName: e2e-node, source: {persistentVolumeClaimName: %s}}
+`, snapshot, namespace, claim))
+	w.kubectl(t, "wait", "--for=jsonpath={.status.readyToUse}=true", "volumesnapshot/"+snapshot, "--timeout=120s")
+	return volume, sums
+}
+
+// readOnlyClaim asks for a read-only volume of the snapshot with the same name.
+func readOnlyClaim(name, class string) string {
+	return fmt.Sprintf(`
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: %[1]s, namespace: %[2]s}
+spec:
+  accessModes: [ReadOnlyMany]
+  storageClassName: %[3]s
+  resources: {requests: {storage: 512Mi}}
+  dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: %[1]s}
+`, name, namespace, class)
+}
+
+// dataMover is a pod as Velero's: it reads the read-only volume of a snapshot, and copies its files into a volume of its
+// own. Then all is deleted but the copy.
+func dataMover(t *testing.T, w *world) {
+	const class = "e2e-node-ext4"
+	volume, want := w.snapshotUnderWrites(t, "backed-up", class, "to-move")
+	w.apply(t, readOnlyClaim("to-move", class))
+	store := w.claim(t, "store", class, "Filesystem", "512Mi")
+	w.apply(t, labtest.Pod{
+		Name: "mover", Namespace: namespace, Host: w.nodes[1], Claim: "store", More: []string{"to-move"}, Script: forever, HostNetwork: true,
+	}.Object(t))
+	w.running(t, "mover")
+	if got := w.in(t, "mover", "cp /to-move/f[1-8] /data/ && sync && "+fileSums); got != want {
+		t.Errorf("the mover has copied\n%s\nand the source had\n%s", got, want)
+	}
+	w.removePod(t, "mover", store)
+	w.kubectl(t, "delete", "pvc", "to-move", "--timeout=240s")
+	w.kubectl(t, "delete", "volumesnapshot", "to-move", "--timeout=240s")
+	w.removePod(t, "backed-up", volume)
+	w.kubectl(t, "delete", "pvc", "backed-up", "--timeout=120s")
+	w.pod(t, "restored", w.nodes[2], "store", "Filesystem", forever)
+	if got := w.in(t, "restored", fileSums); got != want {
+		t.Errorf("the copy has\n%s\nand the source had\n%s", got, want)
+	}
+	w.removePod(t, "restored", store)
+	w.kubectl(t, "delete", "pvc", "store", "--timeout=120s")
+	w.nothingLeft(t)
 }

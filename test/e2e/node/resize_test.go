@@ -8,28 +8,29 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/test/labtest"
 )
 
-// attributesClass is a VolumeAttributesClass with a size of the cache.
-func attributesClass(name, cacheSize string) string {
+// attributesClass is a VolumeAttributesClass with these parameters.
+func attributesClass(name, parameters string) string {
 	return fmt.Sprintf(`
 ---
 apiVersion: storage.k8s.io/v1
 kind: VolumeAttributesClass
 metadata: {name: %s}
 driverName: csi.escache.io
-parameters: {cacheSize: %s}
-`, name, cacheSize)
+parameters: {%s}
+`, name, parameters)
 }
 
 // cacheResize gives a claim with a running pod a larger cache, which it gets when the pod moves, and a smaller
 // one afterwards. Each time what was written before is there.
 func cacheResize(t *testing.T, w *world) {
-	w.apply(t, attributesClass("e2e-node-large", "128Mi")+attributesClass("e2e-node-small", "32Mi")+attributesClass("e2e-node-huge", "60Ti"))
+	w.apply(t, attributesClass("e2e-node-large", "cacheSize: 128Mi")+attributesClass("e2e-node-small", "cacheSize: 32Mi")+attributesClass("e2e-node-huge", "cacheSize: 60Ti"))
 	defer func() {
 		_, _ = w.try(context.WithoutCancel(t.Context()), "", "delete", "volumeattributesclass", "e2e-node-large", "e2e-node-small", "e2e-node-huge")
 	}()
@@ -38,7 +39,7 @@ func cacheResize(t *testing.T, w *world) {
 	sum := w.fill(t, "resized-0")
 	w.replicasHave(t, id, 64<<20)
 
-	w.wantCache(t, "e2e-node-large")
+	w.wantAttributes(t, "resized", "e2e-node-large")
 	w.kubectl(t, "wait", "--for=jsonpath={.status.currentVolumeAttributesClassName}=e2e-node-large", "pvc/resized", "--timeout=120s")
 	w.resizeWaits(t, id, v1alpha1.ReasonResizeAttached)
 	w.replicasHave(t, id, 64<<20) // nothing changes under I/O
@@ -52,7 +53,7 @@ func cacheResize(t *testing.T, w *world) {
 	w.resizeWaits(t, id, "")
 	sum = w.fill(t, "resized-1")
 
-	w.wantCache(t, "e2e-node-huge")
+	w.wantAttributes(t, "resized", "e2e-node-huge")
 	labtest.WaitForCommand(t, "an Event says that there is no room", commandTime, func(ctx context.Context) error {
 		out, err := w.try(ctx, "", "-n", namespace, "get", "events", "-o", "jsonpath={.items[*].message}")
 		if err == nil && !strings.Contains(out, "has no room for one of 60Ti") {
@@ -60,7 +61,7 @@ func cacheResize(t *testing.T, w *world) {
 		}
 		return err
 	})
-	w.wantCache(t, "e2e-node-small")
+	w.wantAttributes(t, "resized", "e2e-node-small")
 	w.resizeWaits(t, id, v1alpha1.ReasonResizeAttached)
 	w.removePod(t, "resized-1", id)
 	w.pod(t, "resized-2", w.nodes[2], "resized", "Filesystem", forever)
@@ -69,10 +70,55 @@ func cacheResize(t *testing.T, w *world) {
 	w.removePod(t, "resized-2", id)
 }
 
-// wantCache gives the claim another VolumeAttributesClass.
-func (w *world) wantCache(t *testing.T, class string) {
+// modifiedInUse changes mode and dirty age of a cache in use. Then the host loses its power, and the host that takes the
+// volume over has them, too.
+func modifiedInUse(t *testing.T, w *world) {
+	w.apply(t, attributesClass("e2e-node-tuned", "maxDirtyAge: 40s, cacheMode: writethrough"))
+	defer func() {
+		_, _ = w.try(context.WithoutCancel(t.Context()), "", "delete", "volumeattributesclass", "e2e-node-tuned")
+	}()
+	id := w.claim(t, "tuned", "e2e-node-ext4", "Filesystem", "256Mi")
+	first := w.volume(t, id).Spec.Replicas[0]
+	w.pod(t, "tuned-1", first, "tuned", "Filesystem", forever)
+	w.cacheIs(t, first, id, escache.ModeWriteback, "")
+	sum := w.fill(t, "tuned-1")
+	w.wantAttributes(t, "tuned", "e2e-node-tuned")
+	w.cacheIs(t, first, id, escache.ModeWritethrough, "max_age 40000")
+	w.same(t, "tuned-1", sum)
+
+	w.redundant(t, id)
+	heir := peer(w.volume(t, id), first)
+	w.losePower(t, first, "tuned-1")
+	w.pod(t, "tuned-2", heir, "tuned", "Filesystem", forever)
+	w.same(t, "tuned-2", sum)
+	w.cacheIs(t, heir, id, escache.ModeWritethrough, "max_age 40000")
+	w.powerOn(t, first)
+	w.removePod(t, "tuned-2", id)
+	w.kubectl(t, "delete", "pvc", "tuned", "--timeout=120s")
+	w.nothingLeft(t)
+}
+
+// cacheIs waits until a host's cache of the volume is in this mode, and its kernel has this option of dm-writecache.
+// The engine log has its options in a process.
+func (w *world) cacheIs(t *testing.T, node, id string, mode escache.Mode, option string) {
 	t.Helper()
-	w.kubectl(t, "patch", "pvc", "resized", "--type=merge", "-p", `{"spec":{"volumeAttributesClassName":"`+class+`"}}`)
+	inKernel := labtest.ClassEngine() == string(escache.EngineWritecache)
+	labtest.WaitForCommand(t, fmt.Sprintf("the cache on %s is in %s with %q", node, mode, option), commandTime, func(ctx context.Context) error {
+		if has := w.onHost(t, node, id).Mode; has != mode {
+			return fmt.Errorf("it is in %s", has)
+		}
+		table, err := w.lab.Shell(ctx, node, "dmsetup table --target writecache")
+		if err == nil && inKernel && !strings.Contains(table, option) {
+			err = fmt.Errorf("the kernel has %s", table)
+		}
+		return err
+	})
+}
+
+// wantAttributes gives a claim another VolumeAttributesClass.
+func (w *world) wantAttributes(t *testing.T, claim, class string) {
+	t.Helper()
+	w.kubectl(t, "patch", "pvc", claim, "--type=merge", "-p", `{"spec":{"volumeAttributesClassName":"`+class+`"}}`)
 }
 
 // resizeWaits waits until the record says that a change of the size waits for this, or for nothing.

@@ -100,6 +100,55 @@ func restarts(t *testing.T, w *world) {
 	w.removePod(t, "busy", volume)
 }
 
+// restagedOptions restarts the kubelet while an xfs is mounted whose options the kernel does not show as they were asked
+// for. The kubelet stages and publishes each volume of a running pod again.
+func restagedOptions(t *testing.T, w *world) {
+	node := w.nodes[0]
+	w.apply(t, mountedWith(t, w.class("options", "Immediate", "64Mi", "xfs"), "discard noatime,nodiratime"))
+	defer func() {
+		_, _ = w.try(context.WithoutCancel(t.Context()), "", "delete", "storageclass", "e2e-node-options")
+	}()
+	volume := w.claim(t, "options", "e2e-node-options", "Filesystem", "512Mi")
+	w.pod(t, "options", node, "options", "Filesystem", writing)
+	w.goesOn(t, "options", 0)
+	if got := w.in(t, "options", "grep ' /data ' /proc/mounts"); !strings.Contains(got, " xfs ") || !strings.Contains(got, "noatime,nodiratime") {
+		t.Errorf("mounted: %s", got)
+	}
+	staged, refused := w.calls(t, node, "NodeStageVolume")
+	from := w.count(t, "options")
+	t.Logf("the kubelet is back after %s", w.kill(t, node, "kubelet"))
+	labtest.WaitForCommand(t, "the volume is staged again", commandTime, func(context.Context) error {
+		if again, _ := w.calls(t, node, "NodeStageVolume"); again <= staged {
+			return fmt.Errorf("%d calls, as before", again)
+		}
+		return nil
+	})
+	if _, now := w.calls(t, node, "NodeStageVolume"); now > refused {
+		t.Errorf("csi-node has refused %d calls before the kubelet was restarted, and %d in all", refused, now)
+	}
+	w.goesOn(t, "options", from)
+	w.removePod(t, "options", volume)
+}
+
+// calls counts a method's calls on a host: those that ended well, and the others.
+func (w *world) calls(t *testing.T, node, method string) (good, bad int) {
+	t.Helper()
+	for line := range strings.Lines(w.shell(t, node, "wget -q -O - http://127.0.0.1:9810/metrics")) {
+		name, rest, _ := strings.Cut(line, "} ")
+		if !strings.HasPrefix(name, "escache_node_csi_call_seconds_count{") || !strings.Contains(name, fmt.Sprintf("method=%q", method)) {
+			continue
+		}
+		n, err := strconv.Atoi(strings.TrimSpace(rest))
+		check(t, err)
+		if strings.Contains(name, `code="OK"`) {
+			good += n
+		} else {
+			bad += n
+		}
+	}
+	return good, bad
+}
+
 const crashDir = "/run/escache-crashpoints"
 
 // killedAtEveryStep has csi-node kill itself at each crash point while a pod comes and goes: each

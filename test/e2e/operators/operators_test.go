@@ -57,7 +57,7 @@ func TestOperators(t *testing.T) {
 	w.attach(t, "data-app-0", "n1", 20*mib)
 	w.attach(t, "data-app-1", "n2", 20*mib)
 	w.attach(t, "data-app-2", "n1", 20*mib)
-	w.leave(t, "data-app-2", "n1")
+	w.detach(t, "data-app-2")
 	for _, name := range []string{"a", "b"} { // a flush of what is written to all the time does not end well, as it should
 		w.fleet.Hosts["n1"].Load(ref(name), escachetest.Traffic{})
 	}
@@ -170,9 +170,7 @@ func (w *world) secondCopies(t *testing.T) {
 		t.Errorf("%+v", v.Status)
 	}
 	outdated := func(nodes ...string) {
-		v := w.volume(t, "a")
-		v.Status.Outdated = nodes
-		must(t, w.api.Status().Update(t.Context(), v))
+		w.edit(t, "a", func(v *v1alpha1.CacheVolume) { v.Status.Outdated = nodes })
 	}
 	w.link("n1", "n3", "a", false)
 	outdated("n3")
@@ -241,6 +239,8 @@ func (w *world) anotherLeader(t *testing.T) {
 }
 
 func (w *world) discard(t *testing.T) {
+	w.turnOff(t, "n2") // else csi-controller writes it back
+	defer w.turnOn(t, "n2")
 	w.leave(t, "c", "n2")
 	v := w.volume(t, "c")
 	says(t, w.escache(t, 0, "discard-cache", "pvc-c", "--dry-run"), "the copy on n2", "nothing was changed")

@@ -9,12 +9,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -25,23 +23,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/go-logr/logr"
 
-	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
-	"github.com/escache/escache-csi/internal/controller/cacheflush"
-	"github.com/escache/escache-csi/internal/controller/drain"
-	"github.com/escache/escache-csi/internal/controller/hosts"
-	"github.com/escache/escache-csi/internal/controller/nodegroup"
-	"github.com/escache/escache-csi/internal/controller/reservation"
-	"github.com/escache/escache-csi/internal/controller/volumes"
-	"github.com/escache/escache-csi/internal/operation"
 	"github.com/escache/escache-csi/internal/plugin"
 	"github.com/escache/escache-csi/test/hosttest"
 	"github.com/escache/escache-csi/test/kubetest"
@@ -60,12 +47,13 @@ type world struct {
 	port  int
 	stop  context.CancelFunc
 	ended chan struct{}
+	cable cable
 }
 
 func start(t *testing.T) *world {
 	t.Helper()
 	log.SetLogger(logr.Discard())
-	w := &world{root: t, kube: kubetest.StartAudited(t), fleet: hosttest.Start(t, 1<<40, "n1", "n2", "n3", "n4")}
+	w := &world{root: t, kube: kubetest.StartAudited(t), fleet: hosttest.Start(t, 1<<40, "n1", "n2", "n3", "n4", "n5", "n6", "n7")}
 	scheme := runtime.NewScheme()
 	must(t, clientgoscheme.AddToScheme(scheme))
 	must(t, v1alpha1.AddToScheme(scheme))
@@ -76,8 +64,7 @@ func start(t *testing.T) *world {
 	return w
 }
 
-// install makes the kinds, the nodes and a group of three of them. csi-node has registered on n4, and n5 to
-// n7 have no host behind them.
+// install makes the kinds, the nodes and a group of three of them. csi-node has registered on n4.
 func (w *world) install(t *testing.T) {
 	t.Helper()
 	w.kubectl(t, "apply", "-f", filepath.Join(checkout, "charts/escache-csi/crds"))
@@ -116,164 +103,6 @@ func (w *world) beat(t *testing.T, name string) {
 	must(t, w.api.Status().Patch(t.Context(), n, client.MergeFrom(before)))
 }
 
-// lead starts the controllers, as a csi-controller that leads.
-func (w *world) lead(t *testing.T) {
-	t.Helper()
-	rest, err := clientcmd.BuildConfigFromFlags("", w.kube.Kubeconfig())
-	must(t, err)
-	m, err := ctrl.NewManager(rest, ctrl.Options{
-		Scheme: w.api.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
-	})
-	must(t, err)
-	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	h := hosts.New(m.GetClient(), m.GetAPIReader(), hosts.Options{Port: w.fleet.Port, Log: logger})
-	locks := operation.NewLocks(time.Now)
-	events := m.GetEventRecorder("test")
-	book := reservation.NewBook(reservation.Slots{
-		Ports: reservation.Range{First: 7800, Last: 8799}, Minors: reservation.Range{First: 100, Last: 1099},
-	})
-	guard := nodegroup.NewGuard(m.GetClient(), m.GetAPIReader(), book)
-	steps := volumes.NewSteps(volumes.Config{
-		Cached: m.GetClient(), Live: m.GetAPIReader(), Images: &images{}, Hosts: h, Book: book, Groups: guard, Events: events, Log: logger,
-		Now: time.Now,
-	})
-	must(t, cacheflush.New(cacheflush.Config{
-		Client: m.GetClient(), Live: m.GetAPIReader(), Hosts: h, Events: events, Log: logger, Now: time.Now,
-		Flusher: volumes.NewLocked(steps, locks),
-		Drain:   drain.New(drain.Config{Client: m.GetClient(), Live: m.GetAPIReader(), Hosts: h, Locks: locks, Now: time.Now}),
-		Pass:    2 * time.Second, Verify: 3 * time.Second, Parallel: 4, Volumes: 16,
-	}).SetupWithManager(m))
-	must(t, nodegroup.New(nodegroup.Config{
-		Client: m.GetClient(), Live: m.GetAPIReader(), Hosts: h, Locks: locks, Events: events, Log: logger, Now: time.Now,
-		Book: book, Guard: guard,
-		Poll: time.Second, Patience: time.Second, Quiet: time.Second, Parallel: 1,
-	}).SetupWithManager(m))
-	ctx, stop := context.WithCancel(context.Background())
-	w.stop, w.ended = stop, make(chan struct{})
-	go func() {
-		defer close(w.ended)
-		if err := m.Start(ctx); err != nil {
-			t.Error(err)
-		}
-	}()
-	w.root.Cleanup(w.retire) // not of a subtest that starts another leader
-}
-
-// images is a Ceph that has of each image what was noted on it last. Nothing else of it is asked for.
-type images struct {
-	volumes.Images
-
-	notes sync.Map // a volumes.Note by volumes.ImageRef
-}
-
-func (i *images) Note(_ context.Context, image volumes.ImageRef, note volumes.Note) error {
-	i.notes.Store(image, note)
-	return nil
-}
-
-func (i *images) Noted(_ context.Context, image volumes.ImageRef) (volumes.Note, error) {
-	note, _ := i.notes.Load(image)
-	noted, _ := note.(volumes.Note)
-	return noted, nil
-}
-
-// retire ends the controllers.
-func (w *world) retire() {
-	w.stop()
-	<-w.ended
-}
-
-// attach makes a claim in namespace shop, bound to a volume that is connected on a node with so
-// much dirty.
-func (w *world) attach(t *testing.T, name, node string, dirty int64) {
-	t.Helper()
-	partner := "n3"
-	if node == partner {
-		partner = "n1"
-	}
-	w.port++
-	v := &v1alpha1.CacheVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: "pvc-" + name, Annotations: map[string]string{v1alpha1.AnnotationClaim: "shop/" + name}},
-		Spec: v1alpha1.CacheVolumeSpec{
-			ClusterID: "c", Pool: "rbd", Image: "escache-" + name, SizeBytes: 1 << 30, CacheBytes: 1 << 30, Group: "rack1",
-			Replicas: []string{node, partner}, CacheMode: v1alpha1.CacheModeWriteback, Port: int32(7800 + w.port), Minor: int32(100 + w.port),
-		},
-	}
-	must(t, w.api.Create(t.Context(), v))
-	v.Status = v1alpha1.CacheVolumeStatus{
-		Phase: v1alpha1.VolumeReady, Authority: v1alpha1.AuthorityCache, AttachedNode: node, Epoch: 1, DirtyBytes: dirty,
-	}
-	must(t, w.api.Status().Update(t.Context(), v))
-	h := w.fleet.Hosts[node]
-	must(t, h.Lay(escache.ReplicaRequest{
-		VolumeRef: ref(name), SizeBytes: 1 << 30, CacheBytes: 1 << 30, Port: 7800 + w.port, Minor: 100 + w.port,
-	}))
-	h.Stage(ref(name), "10.0.0.1:0/1", 1, escache.ModeWriteback)
-	h.Write(ref(name), dirty)
-	w.link(node, partner, name, true)
-	w.bind(t, name)
-}
-
-// leave takes a volume from its node by force. It is dirty there, and the other copy is old.
-func (w *world) leave(t *testing.T, name, node string) {
-	t.Helper()
-	w.fleet.Hosts[node].Release(ref(name))
-	w.fleet.Hosts[node].Write(ref(name), 20*mib)
-	v := w.volume(t, name)
-	v.Status.AttachedNode, v.Status.Outdated = "", []string{"n3"}
-	must(t, w.api.Status().Update(t.Context(), v))
-}
-
-// link plays DRBD's link to a volume's second copy, as the node with the volume sees it.
-func (w *world) link(node, partner, name string, up bool) {
-	peer := escache.Peer{Name: partner, ConnectionState: escache.LinkWFConnection, DiskState: escache.DiskUnknown}
-	if up {
-		peer.ConnectionState, peer.DiskState = escache.LinkConnected, escache.DiskUpToDate
-	}
-	w.fleet.Hosts[node].Change(ref(name), func(s *escache.VolumeStatus) {
-		s.Peers, s.DiskState, s.SyncedPercent = []escache.Peer{peer}, escache.DiskUpToDate, 100
-	})
-}
-
-func (w *world) bind(t *testing.T, name string) {
-	t.Helper()
-	size := corev1.ResourceList{corev1.ResourceStorage: *quantity(1 << 30)}
-	must(t, w.api.Create(t.Context(), &corev1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: "pvc-" + name},
-		Spec: corev1.PersistentVolumeSpec{
-			Capacity: size, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
-			ClaimRef:                      &corev1.ObjectReference{Namespace: "shop", Name: name},
-			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
-				Driver: v1alpha1.DriverName, VolumeHandle: "pvc-" + name,
-			}},
-		},
-	}))
-	must(t, w.api.Create(t.Context(), &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name},
-		Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, VolumeName: "pvc-" + name, StorageClassName: new(""),
-			Resources: corev1.VolumeResourceRequirements{Requests: size},
-		},
-	}))
-}
-
-func ref(name string) escache.VolumeRef {
-	return escache.VolumeRef{Pool: "rbd", Image: "escache-" + name}
-}
-
-func (w *world) volume(t *testing.T, name string) *v1alpha1.CacheVolume {
-	t.Helper()
-	v := &v1alpha1.CacheVolume{}
-	must(t, w.api.Get(t.Context(), client.ObjectKey{Name: "pvc-" + name}, v))
-	return v
-}
-
-func (w *world) mode(node, name string) escache.Mode {
-	s, _ := w.fleet.Hosts[node].Volume(ref(name))
-	return s.Mode
-}
-
 func (w *world) kubectl(t *testing.T, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -283,6 +112,17 @@ func (w *world) kubectl(t *testing.T, args ...string) string {
 		t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, exit.Stderr)
 	}
 	return string(out)
+}
+
+// run runs a program, and returns what it prints.
+func (w *world) run(t *testing.T, program string, args ...string) []byte {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), program, args...).Output()
+	if exit := new(exec.ExitError); errors.As(err, &exit) {
+		t.Fatalf("%s %s: %v\n%s", program, strings.Join(args, " "), err, exit.Stderr)
+	}
+	must(t, err)
+	return out
 }
 
 // escache runs kubectl escache as the administrator, and wants that exit code.

@@ -1,0 +1,112 @@
+package arbiter
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/node/comparison"
+	"github.com/escache/escache-csi/internal/node/kube"
+)
+
+// longCut is shorter than it takes to give a volume to another host, and to restore etcd to before that.
+const longCut = 30 * time.Second
+
+// cuts remembers since when hosts have asked, and nobody could decide.
+type cuts struct {
+	mu    sync.Mutex
+	since map[escache.VolumeRef]cut
+}
+
+type cut struct {
+	epoch       int64
+	begun, last time.Time
+	// question is what csi-controller was asked, and has not answered. An answer may come after escached has given up.
+	question string
+}
+
+// of returns the cut in which a host asks.
+func (c *cuts) of(r escache.OutdatePeerRequest) (cut, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	has, known := c.since[r.VolumeRef]
+	return has, known && has.epoch == r.Epoch
+}
+
+// heard takes the outcome of a question to the arbiter. One that nobody could decide begins a cut. After a refusal,
+// and if there is no record, the record may only be believed once it is compared: what allows it later may be an
+// older one.
+func (c *cuts) heard(r escache.OutdatePeerRequest, err error, now time.Time) {
+	has, known := c.of(r)
+	if !known {
+		has = cut{epoch: r.Epoch, begun: now}
+	}
+	has.last = now
+	if _, refused := errors.AsType[*authority.RefusedError](err); refused || errors.Is(err, kube.ErrNotFound) {
+		has.begun, has.question = time.Time{}, ""
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil {
+		delete(c.since, r.VolumeRef)
+		return
+	}
+	c.since[r.VolumeRef] = has
+}
+
+// asked keeps the question that csi-controller was asked.
+func (c *cuts) asked(r escache.OutdatePeerRequest, question string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if has, known := c.since[r.VolumeRef]; known {
+		has.question = question
+		c.since[r.VolumeRef] = has
+	}
+}
+
+// Whole ends a cut: at that time, after the last question, the host wrote to both copies. So no other host can have
+// had the volume.
+func (a *Arbiter) Whole(volume escache.VolumeRef, epoch int64, at time.Time) {
+	a.cuts.mu.Lock()
+	defer a.cuts.mu.Unlock()
+	if has, known := a.cuts.since[volume]; known && has.epoch == epoch && at.After(has.last) {
+		delete(a.cuts.since, volume)
+	}
+}
+
+// compare reports whether the host was refused, or has asked in vain for so long that the record may have been set
+// back since it was read last.
+func (a *Arbiter) compare(r escache.OutdatePeerRequest) bool {
+	has, known := a.cuts.of(r)
+	return known && a.now().Sub(has.begun) >= longCut
+}
+
+// compared returns the record once csi-controller has compared it with the image's metadata. While this host was
+// cut off, another one may have had the volume, and etcd may have been restored to before that.
+func (a *Arbiter) compared(ctx context.Context, v *v1alpha1.CacheVolume, r escache.OutdatePeerRequest) (*v1alpha1.CacheVolume, error) {
+	again := func(ctx context.Context) (*v1alpha1.CacheVolume, error) {
+		now, err := a.kube.VolumeOf(ctx, r.VolumeRef)
+		if err == nil {
+			_, err = authority.MayGoOnAlone(now, r, a.now())
+		}
+		return now, err
+	}
+	has, _ := a.cuts.of(r)
+	if c := v.Status.Comparison; has.question == "" || c == nil || c.Question != has.question {
+		question, err := comparison.Put(ctx, a.kube, v, again)
+		if err != nil {
+			return nil, err
+		}
+		a.cuts.asked(r, question)
+		has.question = question
+	}
+	v, err := comparison.Await(ctx, has.question, v.Name, again)
+	if errors.Is(err, authority.ErrRecordBehind) {
+		return nil, &authority.RefusedError{Code: escache.CodeStaleEpoch, Reason: err.Error()}
+	}
+	return v, err
+}
