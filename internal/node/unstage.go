@@ -128,7 +128,9 @@ func (s *Service) disconnect(ctx context.Context, v *v1alpha1.CacheVolume, statu
 		return s.stop(ctx, v, epoch)
 	}
 	if !health.IsConnected(status) || authority.IsFenced(v, status.ClientAddress) {
-		v, err := comparison.Ask(ctx, s.Kube, v, func(ctx context.Context) (*v1alpha1.CacheVolume, error) { return s.sameAttachment(ctx, v) })
+		v, err := comparison.Ask(ctx, s.Kube, v, func(ctx context.Context) (*v1alpha1.CacheVolume, error) {
+			return s.sameAttachment(ctx, v)
+		})
 		if err != nil {
 			return err
 		}

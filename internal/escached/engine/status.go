@@ -269,12 +269,8 @@ func (e *Engine) describeFault(s *escache.VolumeStatus, r volume.Reading, stuck 
 	case r.Phase != volume.Ready:
 		s.State = escache.StateError
 		s.Error = fault(escache.CodeInternal, "the replica was not completely created or removed; repeat that call")
-	case r.DiskFailed && !damaged:
-		s.State = escache.StateError
-		s.Error = fault(escache.CodeCacheError, "this host's cache disk has failed, and DRBD does not use it: replace it")
 	case !r.Up && !damaged:
-		s.State = escache.StateError
-		s.Error = fault(escache.CodeInternal, "DRBD does not run the replica; see the kernel's log, then repeat PUT "+escache.PathReplica)
+		s.State, s.Error = escache.StateError, notRunning(r)
 	case r.Replica.Disk.Lost():
 		s.Error = fault(escache.CodeCacheError, "this host's cache disk failed; I/O goes on through the peer")
 		if !r.Connected {
@@ -297,6 +293,14 @@ func (e *Engine) describeFault(s *escache.VolumeStatus, r volume.Reading, stuck 
 		s.State = escache.StateError
 		s.Error = fault(escache.CodeInternal, fmt.Sprint(failed))
 	}
+}
+
+// notRunning says why DRBD does not run a replica.
+func notRunning(r volume.Reading) *escache.Fault {
+	if r.DiskFailed {
+		return fault(escache.CodeCacheError, "this host's cache disk has failed, and DRBD does not use it: replace it")
+	}
+	return fault(escache.CodeInternal, "DRBD does not run the replica; see the kernel's log, then repeat PUT "+escache.PathReplica)
 }
 
 func fault(code escache.Code, detail string) *escache.Fault {

@@ -187,8 +187,8 @@ func IsWhole(s escache.VolumeStatus) bool {
 // peer that it cannot reach Outdated once the arbiter has agreed to that, or if the peer has left in good order and
 // has marked itself so.
 func GoesOnWithout(s escache.VolumeStatus, peer string) bool {
-	i := slices.IndexFunc(s.Peers, func(p escache.Peer) bool { return p.Name == peer })
-	return i >= 0 && !s.Peers[i].Linked() && s.Peers[i].DiskState == escache.DiskOutdated && s.DiskState == escache.DiskUpToDate && !s.IOSuspended
+	without := func(p escache.Peer) bool { return p.Name == peer && !p.Linked() && p.DiskState == escache.DiskOutdated }
+	return s.DiskState == escache.DiskUpToDate && !s.IOSuspended && slices.ContainsFunc(s.Peers, without)
 }
 
 // LivesOnPeer reports whether the status proves that this node has lost its disk, and the peer's
