@@ -17,11 +17,10 @@ import (
 	"github.com/escache/escache-csi/test/hosttest"
 )
 
-// repairPoints are the steps of a repair with a side effect.
+// repairPoints are the steps of a repair with a side effect. Other scenes have those of its drain.
 var repairPoints = []string{
-	"repair/begun", "drain/claimed", "drain/turned", "drain/settled", "repair/substitute_recorded", "repair/substitute_cleared",
-	"replica/stale_recorded", "repair/replica_moved", "repair/paired_on_substitute", "repair/paired_on_holder", "repair/copy_current",
-	"drain/to_cache", "drain/restored", "repair/ended",
+	"repair/begun", "repair/substitute_recorded", "repair/substitute_cleared", "repair/replica_moved", "repair/paired_on_substitute",
+	"repair/paired_on_holder", "repair/copy_current", "repair/ended",
 }
 
 // loss is an attached, dirty volume whose second copy is lost with its host, and what the played hosts have of it.
