@@ -108,7 +108,7 @@ func TestAFailedDiskThatDRBDsHandlerDidNotReportIsReported(t *testing.T) {
 // DRBD shows a Secondary without link and disk as one that it does not run. csi-controller replaces the copy only if
 // the host says that its disk has failed.
 func TestAFailedDiskIsToldWhenDRBDShowsNothingAnyMore(t *testing.T) {
-	for mark, told := range map[faileddisk.State]bool{faileddisk.Recorded: true, faileddisk.Failed: false, faileddisk.Sound: false} {
+	for mark, told := range map[faileddisk.State]bool{faileddisk.Recorded: true, faileddisk.Failed: true, faileddisk.Sound: false} {
 		w := booted(t)
 		e := w.restarted()
 		if mark != faileddisk.Sound {

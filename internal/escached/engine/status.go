@@ -156,7 +156,7 @@ func (e *Engine) read(ctx context.Context, volumes []volume.Volume) ([]volume.Re
 	for i, v := range volumes {
 		r := volume.Reading{Volume: v, MayGoOnAlone: permits[i] != permit.None}
 		r.Replica, r.Up = table.Devices[v.Minor]
-		r.DiskFailed = !r.Up && e.FailedDisks.Get(v.Name()) == faileddisk.Recorded
+		r.DiskFailed = !r.Up && e.FailedDisks.Get(v.Name()) != faileddisk.Sound
 		r.Device, r.Connected = devices[v.Name()]
 		out = append(out, r)
 	}
