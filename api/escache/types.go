@@ -174,7 +174,8 @@ type VolumeStatus struct {
 	Device     string `json:"device,omitempty"`
 	Port       int    `json:"port,omitempty"`
 	Minor      int    `json:"minor"`
-	// DiskState is DRBD's state of the local disk, empty if DRBD does not run the replica.
+	// DiskState is DRBD's state of the local disk. If DRBD does not run the replica, it is empty, or Diskless if the disk
+	// has failed.
 	DiskState DiskState `json:"diskState,omitempty"`
 	Peers     []Peer    `json:"peers,omitempty"`
 	// SyncedPercent is the progress of a resync, 100 if none is running.
