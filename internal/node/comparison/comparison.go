@@ -55,7 +55,7 @@ func Ask(ctx context.Context, k Kube, v *v1alpha1.CacheVolume, again Reader) (_ 
 func Await(ctx context.Context, question, volume string, again Reader) (*v1alpha1.CacheVolume, error) {
 	waiting, cancel := context.WithTimeout(ctx, AnswerTime)
 	defer cancel()
-	for wait := time.Duration(0); ; wait = min(max(2*wait, firstWait), longestWait) {
+	for wait := firstWait; ; wait = min(2*wait, longestWait) {
 		if pause.For(waiting, wait) != nil {
 			if err := ctx.Err(); err != nil {
 				return nil, err
