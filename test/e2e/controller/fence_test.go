@@ -189,8 +189,7 @@ func fenceScenes() []scene {
 			call: func(t *testing.T, w *world, d *driver) error {
 				if !shortened {
 					holder.close() // else it is taken for a late client
-					w.ceph.Ceph(t, "osd", "blocklist", "rm", holder.address)
-					w.ceph.Ceph(t, "osd", "blocklist", "add", holder.address, "60")
+					w.shorten(t, holder.address)
 					shortened = true
 				}
 				return d.asked(t.Context(), func() (bool, error) { return w.fencedForYears(t, holder.address), nil })
@@ -220,6 +219,17 @@ func (w *world) fencedLongAgo(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// shorten gives the client an entry on the blocklist that ends soon. If csi-controller fences it again in between, Ceph
+// keeps that entry's end.
+func (w *world) shorten(t *testing.T, address string) {
+	t.Helper()
+	eventually(t, time.Minute, func() bool {
+		w.ceph.Ceph(t, "osd", "blocklist", "rm", address)
+		w.ceph.Ceph(t, "osd", "blocklist", "add", address, "60")
+		return !w.fencedForYears(t, address)
+	}, func() string { return "the entry does not end soon" })
 }
 
 // fencedForYears reports whether the client's entry on the blocklist ends no sooner than in a year.
