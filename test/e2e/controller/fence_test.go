@@ -221,14 +221,15 @@ func (w *world) fencedLongAgo(t *testing.T) {
 	})
 }
 
-// shorten gives the client an entry on the blocklist that ends soon. If csi-controller fences it again in between, Ceph
-// keeps that entry's end.
+// shorten gives the client an entry on the blocklist that ends soon, and returns once that is there or csi-controller has
+// seen it. If csi-controller fences the client between the two commands, Ceph keeps the end of its entry.
 func (w *world) shorten(t *testing.T, address string) {
 	t.Helper()
+	seen := func(c v1alpha1.FencedClient) bool { return c.Address == address && c.EarlierUntil != nil }
 	eventually(t, time.Minute, func() bool {
 		w.ceph.Ceph(t, "osd", "blocklist", "rm", address)
 		w.ceph.Ceph(t, "osd", "blocklist", "add", address, "60")
-		return !w.fencedForYears(t, address)
+		return !w.fencedForYears(t, address) || slices.ContainsFunc(w.one(t).Status.Fenced, seen)
 	}, func() string { return "the entry does not end soon" })
 }
 
