@@ -77,28 +77,23 @@ func Await(ctx context.Context, question, volume string, again Reader) (*v1alpha
 // Put puts a new question on record.
 func Put(ctx context.Context, k Kube, v *v1alpha1.CacheVolume, again Reader) (question string, err error) {
 	question = uuid.NewString()
-	return question, put(ctx, k, v, question, again)
-}
-
-func put(ctx context.Context, k Kube, v *v1alpha1.CacheVolume, question string, again Reader) error {
-	var err error
 	for range tries {
 		var asked *v1alpha1.CacheVolume
 		asked, err = k.PatchStatus(ctx, v, map[string]any{
 			"comparison": map[string]any{"question": question, "answered": nil, "behind": nil},
 		})
 		if err == nil && asked.Status.Comparison == nil {
-			return fmt.Errorf("%w: the API server has dropped status.comparison of volume %s: its CRD of CacheVolumes is older than "+
+			return "", fmt.Errorf("%w: the API server has dropped status.comparison of volume %s: its CRD of CacheVolumes is older than "+
 				"csi-node; apply the chart's CRDs", authority.ErrRefused, v.Name)
 		}
 		if !errors.Is(err, kube.ErrConflict) {
-			return err
+			return question, err
 		}
 		now, readErr := again(ctx)
 		if readErr != nil {
-			return readErr
+			return "", readErr
 		}
 		v = now
 	}
-	return err
+	return "", err
 }

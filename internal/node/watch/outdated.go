@@ -12,12 +12,11 @@ import (
 )
 
 // updateOutdated makes the list of outdated nodes match what DRBD reports. It adds a node whose
-// disk has failed: while the link is up, DRBD goes on without that copy and asks nobody. It adds the peer
-// again if this node goes on without it and the record has lost that: etcd was restored, or somebody has
-// edited the record. It removes
-// the peer when the peer has a current copy again. It does both in one step if this node's disk
-// failed before the peer was removed: a Primary without a disk accepts a link only to a current
-// copy.
+// disk has failed: while the link is up, DRBD goes on without that copy and asks nobody. It adds the
+// peer again if this node goes on without it and the record has lost that: etcd was restored, or
+// somebody has edited the record. It removes the peer when the peer has a current copy again. It does
+// both in one step if this node's disk failed before the peer was removed: a Primary without a disk
+// accepts a link only to a current copy.
 func (w *Watch) updateOutdated(ctx context.Context, v *volume, s escache.VolumeStatus) {
 	if s.Role != escache.RolePrimary {
 		return
