@@ -16,3 +16,6 @@ type RecordComparison struct {
 	// node may.
 	Behind string `json:"behind,omitempty"`
 }
+
+// Waits reports whether the node waits for an answer. A volume of which nobody has asked has nil.
+func (c *RecordComparison) Waits() bool { return c != nil && c.Question != c.Answered }

@@ -52,7 +52,7 @@ func (r *Reconciler) SetupWithManager(m ctrl.Manager) error {
 
 func asks(o client.Object) bool {
 	v, ok := o.(*v1alpha1.CacheVolume)
-	return ok && v.Status.Comparison != nil && v.Status.Comparison.Question != v.Status.Comparison.Answered
+	return ok && v.Status.Comparison.Waits()
 }
 
 // Reconcile answers one node, or tries again.

@@ -26,7 +26,7 @@ func (l *Locked) Compare(ctx context.Context, id string) error {
 // record has changed meanwhile: then the question is answered by what it says by then.
 func (s *Steps) answer(ctx context.Context, id string) error {
 	v, err := s.Volume(ctx, id)
-	if err != nil || v.Status.Comparison == nil || v.Status.Comparison.Question == v.Status.Comparison.Answered {
+	if err != nil || !v.Status.Comparison.Waits() {
 		return err
 	}
 	return s.writeAnswer(ctx, v, s.Connectable(ctx, v))
@@ -35,7 +35,7 @@ func (s *Steps) answer(ctx context.Context, id string) error {
 // answerAsNoted is answer if the image tells of the attachment on record already. It writes nothing to the image.
 func (s *Steps) answerAsNoted(ctx context.Context, id string) (answered bool, err error) {
 	v, err := s.Volume(ctx, id)
-	if err != nil || v.Status.Comparison == nil || v.Status.Comparison.Question == v.Status.Comparison.Answered {
+	if err != nil || !v.Status.Comparison.Waits() {
 		return err == nil, err
 	}
 	if noted, err := s.compare(ctx, v); err == nil && noted.Tells(v) {
