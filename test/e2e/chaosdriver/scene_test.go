@@ -26,6 +26,7 @@ type scene struct {
 	*world
 
 	name   string // of the claim
+	class  string // its StorageClass
 	volume string // of the CacheVolume
 	image  *labtest.Volume
 	check  *labtest.Checker
@@ -48,7 +49,7 @@ type scene struct {
 
 func (w *world) newScene(t *testing.T) *scene {
 	w.rows++
-	return &scene{T: t, world: w, name: fmt.Sprintf("r%d", w.rows), check: labtest.NewChecker()}
+	return &scene{T: t, world: w, name: fmt.Sprintf("r%d", w.rows), class: class, check: labtest.NewChecker()}
 }
 
 // open makes a claim and a pod that has it, and returns when both copies are current.
@@ -65,7 +66,7 @@ apiVersion: v1
 kind: PersistentVolumeClaim
 metadata: {name: %s, namespace: %s}
 spec: {accessModes: [ReadWriteOnce], volumeMode: Block, storageClassName: %s, resources: {requests: {storage: 64Mi}}}
-`, s.name, namespace, class))
+`, s.name, namespace, s.class))
 	s.kubectl(s, "wait", "--for=jsonpath={.status.phase}=Bound", "pvc/"+s.name, "--timeout=240s")
 	s.volume = labtest.VolumeOf(func(args ...string) string { return s.kubectl(s, args...) }, s.name)
 	v := s.record()

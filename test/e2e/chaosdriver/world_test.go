@@ -66,21 +66,14 @@ func open(t *testing.T) *world {
 apiVersion: v1
 kind: Namespace
 metadata: {name: %s}
----
-apiVersion: storage.k8s.io/v1
-kind: StorageClass
-metadata: {name: %s}
-provisioner: csi.escache.io
-allowVolumeExpansion: true
-volumeBindingMode: Immediate
-parameters: {clusterID: %q, pool: rbd, cacheSize: 32Mi, cacheEngine: %s}
+---%s
 ---
 apiVersion: snapshot.storage.k8s.io/v1
 kind: VolumeSnapshotClass
 metadata: {name: %s}
 driver: csi.escache.io
 deletionPolicy: Delete
-`, namespace, class, os.Getenv("LAB_CEPH_FSID"), labtest.ClassEngine(), class))
+`, namespace, storageClass(class, "32Mi"), class))
 	w.groupOf(t, nodes)
 	for _, n := range nodes {
 		labtest.WaitForCommand(t, "the kubelet of "+n+" knows its group", commandTime, func(ctx context.Context) error {
@@ -93,6 +86,19 @@ deletionPolicy: Delete
 	}
 	w.ready(t)
 	return w
+}
+
+// storageClass is one whose volumes have caches of this size.
+func storageClass(name, cacheSize string) string {
+	return fmt.Sprintf(`
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: %s}
+provisioner: csi.escache.io
+allowVolumeExpansion: true
+volumeBindingMode: Immediate
+parameters: {clusterID: %q, pool: rbd, cacheSize: %s, cacheEngine: %s}
+`, name, os.Getenv("LAB_CEPH_FSID"), cacheSize, labtest.ClassEngine())
 }
 
 // names are those of all hosts.

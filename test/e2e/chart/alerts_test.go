@@ -88,7 +88,7 @@ func (w *world) judge(
 
 // alerts has Prometheus' own code judge the rules after a span in which gauges stay as they are
 // now, and counters go on growing every minute by what they have grown by since the earlier
-// figures.
+// figures. Ages grow with the time.
 func (w *world) alerts(ctx context.Context, dir string, span time.Duration, since, now figures) ([]string, error) {
 	rules, err := filepath.Abs("charts/escache-csi/files/alerts.yaml")
 	if err != nil {
@@ -101,8 +101,13 @@ func (w *world) alerts(ctx context.Context, dir string, span time.Duration, sinc
 		first, growth := value, 0.0
 		metric, _, _ := strings.Cut(name, "{")
 		before, known := since[name]
-		if known && before < value && (strings.HasSuffix(metric, "_total") || strings.HasSuffix(metric, "_count")) {
+		switch {
+		case known && before < value && (strings.HasSuffix(metric, "_total") || strings.HasSuffix(metric, "_count")):
 			first, growth = before, value-before
+		case strings.HasSuffix(metric, "_oldest_seconds") && value > 0:
+			growth = time.Minute.Seconds()
+		case strings.HasSuffix(metric, "_end_seconds") && value > 0: // promtool's clock begins at 0
+			first = time.Until(time.Unix(int64(value), 0)).Seconds()
 		}
 		series = append(series, object{"series": name, "values": fmt.Sprintf("%.0f+%.0fx%d", first, growth, minutes)})
 	}

@@ -4,13 +4,24 @@ package chart
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/escache/escache-csi/test/labtest"
 )
@@ -33,6 +44,10 @@ func faults(t *testing.T, w *world) {
 		{"two csi-controllers lead", splitLeadership},
 		{"a host loses its peer, and nobody can grant that it goes on", frozen},
 		{"a volume is taken from a dead host", fenced},
+		{"a record is older than the disks", behind},
+		{"csi-node has another version", otherVersion},
+		{"a host has no memory for its largest cache", shortOfMemory},
+		{"csi-controller's certificate ends soon", certificateEnds},
 	} {
 		if !t.Run(fault.name, func(t *testing.T) {
 			fault.run(t, w, before)
@@ -193,4 +208,119 @@ func fenced(t *testing.T, w *world, before figures) {
 	w.kubectl(t, "wait", "--for=condition=Ready", "node/n3", fmt.Sprintf("--timeout=%s", podTime))
 	w.kubectl(t, "taint", "node", "n3", taint+"-")
 	w.isWhole(t, volume)
+}
+
+// behind sets a record back by one attachment, and then does what docs/restore-etcd.md says.
+func behind(t *testing.T, w *world, before figures) {
+	page, err := os.ReadFile("docs/restore-etcd.md")
+	check(t, err)
+	volume := w.volume(t, "second")
+	epoch, err := strconv.Atoi(w.kubectl(t, "get", "cachevolume", volume, "-o", "jsonpath={.status.epoch}"))
+	check(t, err)
+	w.kubectl(t, "patch", "cachevolume", volume, "--subresource=status", "--type=merge", "-p", fmt.Sprintf(`{"status":{"epoch":%d}}`, epoch-1))
+	w.pod(t, "behind", "second", "n2", idle)
+	w.raises(t, before, "EscacheRecordBehindDisks")
+	w.kubectl(t, "delete", "pod", "behind", "--wait=true", fmt.Sprintf("--timeout=%s", podTime))
+	for _, how := range []string{"--dry-run", "--apply"} {
+		command := strings.Fields(line(t, string(page), "kubectl escache adopt --all "+how))
+		said, err := w.escache(t, command[2:]...)
+		check(t, err)
+		t.Log(said)
+	}
+	w.pod(t, "behind", "second", "n2", idle)
+	w.running(t, "behind")
+	w.removePod(t, "behind", volume)
+}
+
+// otherVersion replaces csi-node by one that differs in what it says of itself.
+func otherVersion(t *testing.T, w *world, before figures) {
+	w.kubectl(t, "-n", namespace, "set", "image", "daemonset/escache-node", "csi-node=ghcr.io/escache/csi-node:other")
+	w.rolledOut(t)
+	w.raises(t, before, "EscacheVersionsDiffer")
+	w.kubectl(t, "-n", namespace, "rollout", "undo", "daemonset/escache-node")
+	w.rolledOut(t)
+}
+
+// shortOfMemory makes a cache on n2 and another host, detaches it, and then takes most of what n2 needs to connect it.
+func shortOfMemory(t *testing.T, w *world, before figures) {
+	const large, leave = "5Gi", 70 << 20 // a cache of 5 GiB takes about 107 MiB
+	var like storagev1.StorageClass
+	check(t, json.Unmarshal([]byte(w.kubectl(t, "get", "storageclass", class, "-o", "json")), &like))
+	like.ObjectMeta = metav1.ObjectMeta{Name: "large"}
+	like.Parameters["cacheSize"] = large
+	object, err := json.Marshal(like)
+	check(t, err)
+	w.apply(t, string(object))
+	w.claimOf(t, "large", like.Name)
+	w.pod(t, "large", "large", "n2", dirtying)
+	w.running(t, "large")
+	w.removePod(t, "large", w.volume(t, "large"))
+
+	figure := func(name string) int64 {
+		now, err := w.scrape(t.Context())
+		check(t, err)
+		return int64(now["escached_"+name+`{node="n2"}`])
+	}
+	take := figure("cache_memory_limit_bytes") - figure("cache_memory_bytes") - leave
+	if take <= 0 {
+		t.Fatalf("n2 has %d bytes less than what is to be left", -take)
+	}
+	w.shell(t, "n2", fmt.Sprintf("mkdir /run/hog && mount -t tmpfs -o size=%[1]dM hog /run/hog && dd if=/dev/zero of=/run/hog/file bs=1M count=%[1]d 2>&1",
+		take>>20))
+	w.raises(t, before, "EscacheHostMemoryShort")
+	w.shell(t, "n2", "umount /run/hog && rmdir /run/hog")
+	w.kubectl(t, "delete", "pvc/large", "storageclass/large", fmt.Sprintf("--timeout=%s", commandTime))
+}
+
+// certificateEnds shows the alert for a certificate that is not due, and that one which is due is renewed without a
+// restart.
+func certificateEnds(t *testing.T, w *world, before figures) {
+	const day, left = 24 * time.Hour, 72 * time.Hour
+	pods := w.pods(t)
+	w.setCertificate(t, -day, left)
+	w.raises(t, before, "EscacheCertificateEnds")
+	w.setCertificate(t, -87*day, left)
+	labtest.WaitForCommand(t, "csi-controller renews its certificate", podTime, func(context.Context) error {
+		if end := w.certificate(t).NotAfter; time.Until(end) < 60*day {
+			return fmt.Errorf("it ends at %s", end)
+		}
+		return nil
+	})
+	w.quiet(t)
+	if now := w.pods(t); !maps.Equal(pods, now) {
+		t.Errorf("pods before the renewal %q, after it %q", pods, now)
+	}
+}
+
+// certificate is that of csi-controller, as the Secret has it.
+func (w *world) certificate(t *testing.T) *x509.Certificate {
+	t.Helper()
+	return parsed(t, w.secret(t, "escache-controller-tls")["tls.crt"])
+}
+
+func parsed(t *testing.T, text []byte) *x509.Certificate {
+	t.Helper()
+	block, _ := pem.Decode(text)
+	if block == nil {
+		t.Fatalf("no certificate: %q", text)
+	}
+	certificate, err := x509.ParseCertificate(block.Bytes)
+	check(t, err)
+	return certificate
+}
+
+// setCertificate gives csi-controller's certificate another begin and end, in relation to now.
+func (w *world) setCertificate(t *testing.T, begin, end time.Duration) {
+	t.Helper()
+	authority := w.secret(t, "escache-tls-authority")
+	pair, err := tls.X509KeyPair(authority["clients.crt"], authority["clients.key"])
+	check(t, err)
+	made := w.certificate(t)
+	made.NotBefore, made.NotAfter = time.Now().Add(begin), time.Now().Add(end)
+	made.SignatureAlgorithm = x509.UnknownSignatureAlgorithm // that of the authority's key
+	der, err := x509.CreateCertificate(rand.Reader, made, parsed(t, authority["clients.crt"]), made.PublicKey, pair.PrivateKey)
+	check(t, err)
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	w.kubectl(t, "-n", namespace, "patch", "secret", "escache-controller-tls", "--type=merge", "-p",
+		fmt.Sprintf(`{"data":{"tls.crt":%q}}`, base64.StdEncoding.EncodeToString(text)))
 }

@@ -75,7 +75,7 @@ func peerLoss(t *testing.T, w *world) {
 	}
 	// What holds for as long as the host is away. That the writer's host is the only one with its
 	// latest writes is the first of them.
-	w.raises(t, before, "EscacheHostWithoutEscached", "EscacheRedundancyLost")
+	w.raises(t, before, "EscacheHostWithoutEscached", "EscacheOneCopyForLong", "EscacheRedundancyLost")
 	w.steps.Mark("the alerts for it are raised")
 	check(t, w.lab.PowerOn(t.Context(), peer))
 	w.isWhole(t, volume)

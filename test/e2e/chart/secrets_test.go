@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // secrets looks for the keys of Ceph and of TLS, which the driver has used by now while it logged
@@ -69,14 +71,11 @@ func (w *world) planted(t *testing.T) map[string]string {
 		"escache-ceph-controller": {"keyring"}, "escache-ceph-node": {"keyring"},
 		"escache-controller-tls": {"tls.key"}, "escache-hosts-authority": {"tls.key"}, "escache-tls-authority": {"servers.key", "clients.key"},
 	} {
-		var secret struct {
-			Data map[string][]byte `json:"data"`
-		}
-		check(t, json.Unmarshal([]byte(w.kubectl(t, "-n", namespace, "get", "secret", name, "-o", "json")), &secret))
+		data := w.secret(t, name)
 		for _, key := range keys {
 			// The key itself is in the second line: "key = …" of a keyring, and the first line of
 			// what PEM encodes.
-			lines := strings.Split(string(secret.Data[key]), "\n")
+			lines := strings.Split(string(data[key]), "\n")
 			if len(lines) < 2 {
 				t.Fatalf("%s of %s: %d lines", key, name, len(lines))
 			}
@@ -90,12 +89,18 @@ func (w *world) planted(t *testing.T) map[string]string {
 			planted[key+" of "+name] = value
 		}
 	}
-	links := w.kubectl(t, "-n", namespace, "get", "secret", "escache-replication", "-o", "jsonpath={.data.secret}")
-	value, err := base64.StdEncoding.DecodeString(strings.TrimSpace(links))
-	check(t, err)
+	value := w.secret(t, "escache-replication")["secret"]
 	if len(value) < 32 {
 		t.Fatalf("the replication links' secrets are derived from %d bytes", len(value))
 	}
 	planted["secret of escache-replication"] = string(value)
 	return planted
+}
+
+// secret is what a Secret of the release has, by key.
+func (w *world) secret(t *testing.T, name string) map[string][]byte {
+	t.Helper()
+	var secret corev1.Secret
+	check(t, json.Unmarshal([]byte(w.kubectl(t, "-n", namespace, "get", "secret", name, "-o", "json")), &secret))
+	return secret.Data
 }

@@ -102,13 +102,19 @@ func (w *world) ready(t *testing.T) {
 // claim makes a claim, and a pod on a host that runs a script with its volume.
 func (w *world) claim(t *testing.T, name, host, script string) {
 	t.Helper()
+	w.claimOf(t, name, class)
+	w.pod(t, name, name, host, script)
+}
+
+// claimOf makes a claim of a StorageClass.
+func (w *world) claimOf(t *testing.T, name, class string) {
+	t.Helper()
 	w.apply(t, fmt.Sprintf(`
 apiVersion: v1
 kind: PersistentVolumeClaim
 metadata: {name: %s}
 spec: {accessModes: [ReadWriteOnce], storageClassName: %s, resources: {requests: {storage: 256Mi}}}
 `, name, class))
-	w.pod(t, name, name, host, script)
 }
 
 func (w *world) pod(t *testing.T, name, claim, host, script string) {

@@ -70,31 +70,38 @@ func cacheResize(t *testing.T, w *world) {
 	w.removePod(t, "resized-2", id)
 }
 
-// modifiedInUse changes mode and dirty age of a cache in use. Then the host loses its power, and the host that takes the
-// volume over has them, too.
+// modifiedInUse changes mode or dirty age of a cache in use. Then the host loses its power, and the host that takes the
+// volume over has the change, too.
 func modifiedInUse(t *testing.T, w *world) {
-	w.apply(t, attributesClass("e2e-node-tuned", "maxDirtyAge: 40s, cacheMode: writethrough"))
+	w.modifies(t, "aged", "maxDirtyAge: 40s", escache.ModeWriteback, "max_age 40000")
+	w.modifies(t, "through", "cacheMode: writethrough", escache.ModeWritethrough, "") // which has no dirty age
+}
+
+func (w *world) modifies(t *testing.T, name, attributes string, mode escache.Mode, option string) {
+	t.Helper()
+	changed := "e2e-node-" + name
+	w.apply(t, attributesClass(changed, attributes))
 	defer func() {
-		_, _ = w.try(context.WithoutCancel(t.Context()), "", "delete", "volumeattributesclass", "e2e-node-tuned")
+		_, _ = w.try(context.WithoutCancel(t.Context()), "", "delete", "volumeattributesclass", changed)
 	}()
-	id := w.claim(t, "tuned", "e2e-node-ext4", "Filesystem", "256Mi")
+	id := w.claim(t, name, "e2e-node-ext4", "Filesystem", "256Mi")
 	first := w.volume(t, id).Spec.Replicas[0]
-	w.pod(t, "tuned-1", first, "tuned", "Filesystem", forever)
+	w.pod(t, name+"-1", first, name, "Filesystem", forever)
 	w.cacheIs(t, first, id, escache.ModeWriteback, "")
-	sum := w.fill(t, "tuned-1")
-	w.wantAttributes(t, "tuned", "e2e-node-tuned")
-	w.cacheIs(t, first, id, escache.ModeWritethrough, "max_age 40000")
-	w.same(t, "tuned-1", sum)
+	sum := w.fill(t, name+"-1")
+	w.wantAttributes(t, name, changed)
+	w.cacheIs(t, first, id, mode, option)
+	w.same(t, name+"-1", sum)
 
 	w.redundant(t, id)
 	heir := peer(w.volume(t, id), first)
-	w.losePower(t, first, "tuned-1")
-	w.pod(t, "tuned-2", heir, "tuned", "Filesystem", forever)
-	w.same(t, "tuned-2", sum)
-	w.cacheIs(t, heir, id, escache.ModeWritethrough, "max_age 40000")
+	w.losePower(t, first, name+"-1")
+	w.pod(t, name+"-2", heir, name, "Filesystem", forever)
+	w.same(t, name+"-2", sum)
+	w.cacheIs(t, heir, id, mode, option)
 	w.powerOn(t, first)
-	w.removePod(t, "tuned-2", id)
-	w.kubectl(t, "delete", "pvc", "tuned", "--timeout=120s")
+	w.removePod(t, name+"-2", id)
+	w.kubectl(t, "delete", "pvc", name, "--timeout=120s")
 	w.nothingLeft(t)
 }
 
