@@ -18,7 +18,10 @@ import (
 
 // Kubernetes has lost all that it knew of volumes, and there is no backup.
 func rebuildRows() []row {
-	return []row{{when: "record", what: "all are lost with volumes in use, and made anew of images and hosts", run: allLost}}
+	return []row{
+		{when: "record", what: "all are lost with volumes in use, and made anew of images and hosts", run: allLost},
+		{when: "record", what: "all are lost while a pod writes, and no host fails", run: lostInUse},
+	}
 }
 
 // allLost follows docs/disaster-recovery.md, "Kubernetes is lost". The etcd that comes back is one from before
@@ -26,12 +29,7 @@ func rebuildRows() []row {
 // two. All hosts have lost their power, so their Ceph clients have left their locks. The hosts of one of
 // these cannot see each other at first: nobody may guess which of its copies counts.
 func allLost(s *scene) {
-	s.leaves()
-	s.inCeph()
-	s.remove()
-	check(s, s.waitForNothing(s.Context()))
-	check(s, s.client.SaveEtcd(s.Context()))
-
+	s.saveEmptyEtcd()
 	clean := s.another(s.lab.Hosts[0])
 	clean.write()
 	clean.writer.Stop(s)
@@ -74,10 +72,7 @@ func allLost(s *scene) {
 	for _, h := range s.lab.Hosts {
 		s.powerOff(h)
 	}
-	check(s, s.client.RestoreEtcd(s.Context()))
-	if left := s.kubectl(s, "get", "cachevolumes,persistentvolumes,persistentvolumeclaims", "-o", "name"); left != "" {
-		s.Fatalf("Kubernetes still knows %s", left)
-	}
+	s.restoreEmptyEtcd()
 	check(s, s.client.Cut(s.Context(), unseen.Spec.Replicas[0], labclient.Cut{From: unseen.Spec.Replicas[1]}))
 	for _, h := range s.lab.Hosts {
 		s.boot(h)
@@ -129,6 +124,61 @@ func allLost(s *scene) {
 		o.takenOver = o.volume != unseen.Name // of one the second copy is read, too
 		o.whole()
 		o.finish()
+	}
+}
+
+// lostInUse: the hosts go on. The kubelet ends the pod that the API server does not know, and csi-node has the volume
+// written back without its record.
+func lostInUse(s *scene) {
+	s.saveEmptyEtcd()
+	used := s.another(s.lab.Hosts[0])
+	used.write()
+	was := used.record()
+	used.watch.pause()
+	used.fault()
+	s.restoreEmptyEtcd()
+	s.world.ready(s)
+	if line := s.adoptAll(1)[used.volume]; line.Outcome != v1alpha1.RebuildWaits {
+		s.Errorf("a host has the volume connected, and it is %s: %s", line.Outcome, line.Message)
+	}
+	used.goesOn() // the record's loss stops no I/O
+
+	used.rest()
+	labtest.WaitFor(s, used.holder.Name+" has let go of the volume", podTime, func(ctx context.Context) error {
+		status, err := used.holder.API.VolumeStatus(ctx, used.image.VolumeRef)
+		if err == nil && (status.Device != "" || status.DirtyBytes == nil || *status.DirtyBytes > 0) {
+			err = fmt.Errorf("it has %+v", status)
+		}
+		return err
+	})
+	if line := s.adoptAll(0)[used.volume]; line.Outcome != v1alpha1.RebuildDone || line.Authority != v1alpha1.AuthorityCeph {
+		s.Errorf("made anew: %+v", line)
+	}
+	if v := used.record(); v.Status.Epoch <= was.Status.Epoch {
+		s.Errorf("made anew with epoch %d, and it was %d", v.Status.Epoch, was.Status.Epoch)
+	}
+	used.watch.again()
+	used.use(used.holder)
+	s.kubectl(s, "patch", "persistentvolume", used.volume, "--type=merge", "-p", `{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
+	used.whole()
+	used.finish()
+}
+
+// saveEmptyEtcd removes the row's own volume and keeps a copy of etcd, with the driver in it and without volumes.
+func (s *scene) saveEmptyEtcd() {
+	s.Helper()
+	s.leaves()
+	s.inCeph()
+	s.remove()
+	check(s, s.waitForNothing(s.Context()))
+	check(s, s.client.SaveEtcd(s.Context()))
+}
+
+func (s *scene) restoreEmptyEtcd() {
+	s.Helper()
+	check(s, s.client.RestoreEtcd(s.Context()))
+	if left := s.kubectl(s, "get", "cachevolumes,persistentvolumes,persistentvolumeclaims", "-o", "name"); left != "" {
+		s.Fatalf("Kubernetes still knows %s", left)
 	}
 }
 

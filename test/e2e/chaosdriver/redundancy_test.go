@@ -92,7 +92,8 @@ func (s *scene) linkRate(from, to *labtest.Host) float64 {
 	defer cancel()
 	received := make(chan error, 1)
 	go func() {
-		got, err := to.Try(ctx, nil, "sh", "-c", "nc -l -p "+port+" | wc -c")
+		// A pipe that is open for writing, too, has no end: at the end of its input nc would end the connection.
+		got, err := to.Try(ctx, nil, "sh", "-c", "mkfifo /run/link && nc -l -p "+port+" <>/run/link | wc -c; rm -f /run/link")
 		if n, parseErr := strconv.Atoi(got); err == nil && n != sent*mib {
 			err = errors.Join(parseErr, fmt.Errorf("%s of %d bytes arrived", got, sent*mib))
 		}
