@@ -49,6 +49,10 @@ e2e-recovery: ## lose hosts, copies and access to Ceph on real hosts, and test h
 e2e-chart: ## build the images, install the chart on bare hosts, lose a host, upgrade (UPGRADE_FROM=REVISION), raise each alert, uninstall
 	hack/e2e-chart.sh
 
+.PHONY: e2e-release
+e2e-release: ## make a release, and install it by its own docs on bare hosts that pull from a registry with TLS (RELEASE_DIR=DIR: one that is made)
+	hack/e2e-release.sh
+
 .PHONY: e2e-operators
 e2e-operators: ## test kubectl-escache on a terminal, the web page in a browser and the docs' commands, on a real API server with fake hosts
 	hack/setup.sh build kubernetes screens

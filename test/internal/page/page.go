@@ -77,7 +77,7 @@ func (p Page) Block(t testing.TB, words string) string {
 // Quoted is the command between backquotes that begins with some words.
 func (p Page) Quoted(t testing.TB, begins string) string {
 	t.Helper()
-	found := regexp.MustCompile("`(" + regexp.QuoteMeta(begins) + "[^`]+)`").FindStringSubmatch(string(p))
+	found := regexp.MustCompile("`(" + regexp.QuoteMeta(begins) + "[^`]*)`").FindStringSubmatch(string(p))
 	if found == nil {
 		t.Fatalf("the page has no command %q", begins)
 	}
