@@ -58,6 +58,11 @@ e2e-operators: ## test kubectl-escache on a terminal, the web page in a browser 
 	hack/setup.sh build kubernetes screens
 	go test -tags e2e -count 1 -timeout 20m ./test/e2e/operators
 
+.PHONY: e2e-thousands
+e2e-thousands: ## fill a real API server with 10,000 volumes in 100 groups, and measure kubectl escache status there
+	hack/setup.sh build kubernetes
+	ESCACHE_E2E_THOUSANDS=1 go test -tags e2e -count 1 -v -timeout 45m -run '^TestStatusOfThousands$$' ./test/e2e/operators
+
 .PHONY: demo
 demo: ## show what the driver does on real parts (KEEP=1 leaves it running)
 	hack/demo.sh
