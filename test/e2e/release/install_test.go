@@ -69,22 +69,26 @@ func install(t *testing.T, w *world, doc page.Page) {
 	everyImage := doc.Section(t, "Without access to the internet").Line(t, "    global:")
 	check(t, os.WriteFile(filepath.Join(w.dir, "values.yaml"), []byte(w.fill.Replace(steps.Step(t, 3)+everyImage+values)), 0o600))
 	w.all(t, steps.Quoted(t, "helm install"))
-	w.waitForHosts(t, steps.Quoted(t, "kubectl get nodegroups"))
-	w.do(t, command{text: steps.Quoted(t, "kubectl escache preflight"), check: true})
+	w.repeat(t, steps.Quoted(t, "kubectl get nodegroups"), "3/3")
+	w.repeat(t, steps.Quoted(t, "kubectl escache preflight"), "") // while pods start
 }
 
-// waitForHosts repeats the page's command until it shows every host as ready.
-func (w *world) waitForHosts(t *testing.T, text string) {
+// repeat runs a command of the page, as that says, until it succeeds and prints a word, if one is wanted.
+func (w *world) repeat(t *testing.T, text, word string) {
 	t.Helper()
 	begin := time.Now()
-	labtest.WaitForCommand(t, text+" shows 3/3", podTime, func(ctx context.Context) error {
+	labtest.WaitForCommand(t, text, podTime, func(ctx context.Context) error {
 		out, err := w.shell(ctx, text)
-		if err == nil && !slices.Contains(strings.Fields(out), "3/3") {
-			err = fmt.Errorf("it prints %s", out)
+		if err == nil && word != "" && !slices.Contains(strings.Fields(out), word) {
+			err = fmt.Errorf("no %s", word)
 		}
-		return err
+		if err != nil {
+			return fmt.Errorf("%w\n%s", err, out)
+		}
+		t.Logf("%s\n%s", text, out)
+		return nil
 	})
-	w.ran = append(w.ran, command{text: text + ", until it shows 3/3", took: time.Since(begin), check: true})
+	w.ran = append(w.ran, command{text: text, took: time.Since(begin), check: true})
 }
 
 // helmTest runs the same checks in the cluster. Whoever is in a hurry leaves it out.
