@@ -49,10 +49,19 @@ e2e-recovery: ## lose hosts, copies and access to Ceph on real hosts, and test h
 e2e-chart: ## build the images, install the chart on bare hosts, lose a host, upgrade (UPGRADE_FROM=REVISION), raise each alert, uninstall
 	hack/e2e-chart.sh
 
+.PHONY: e2e-release
+e2e-release: ## make a release, and install it by its own docs on bare hosts that pull from a registry with TLS (RELEASE_DIR=DIR: one that is made)
+	hack/e2e-release.sh
+
 .PHONY: e2e-operators
 e2e-operators: ## test kubectl-escache on a terminal, the web page in a browser and the docs' commands, on a real API server with fake hosts
 	hack/setup.sh build kubernetes screens
 	go test -tags e2e -count 1 -timeout 20m ./test/e2e/operators
+
+.PHONY: e2e-thousands
+e2e-thousands: ## fill a real API server with 10,000 volumes in 100 groups, and measure kubectl escache status there
+	hack/setup.sh build kubernetes
+	ESCACHE_E2E_THOUSANDS=1 go test -tags e2e -count 1 -v -timeout 45m -run '^TestStatusOfThousands$$' ./test/e2e/operators
 
 .PHONY: demo
 demo: ## show what the driver does on real parts (KEEP=1 leaves it running)

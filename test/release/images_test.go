@@ -158,18 +158,18 @@ func pushRelease(t *testing.T, m made) {
 	if !full() {
 		t.Skip("there are no images without RELEASE_TEST=all; TestPush pushes small ones")
 	}
-	registry := serve(t)
-	out := mustRun(t, []string{"INSECURE=1"}, checkout+"/hack/publish/push.sh", m.dir, registry.address)
+	pushed := serve(t)
+	out := mustRun(t, []string{"INSECURE=1"}, checkout+"/hack/publish/push.sh", m.dir, pushed.address)
 	for _, image := range allImages() {
-		name := registry.address + "/escache/" + image.name + ":" + version
+		name := pushed.address + "/escache/" + image.name + ":" + version
 		want := readLayout(t, m.path(asset(image.name, image.platform, "oci.tar"))).index.Manifests[0].Digest
-		if got := registry.crane(t, "digest", "--platform", image.platform, name); got != want || !strings.Contains(out, name+"@") {
+		if got := pushed.crane(t, "digest", "--platform", image.platform, name); got != want || !strings.Contains(out, name+"@") {
 			t.Errorf("%s has the digest %s, not %s\n%s", name, got, want, out)
 		}
-		registry.crane(t, "validate", "--remote", name)
+		pushed.crane(t, "validate", "--remote", name)
 	}
 	dir := t.TempDir()
-	helm(t, "pull", "--plain-http", "oci://"+registry.address+"/escache/charts/escache-csi", "--version", number, "--destination", dir)
+	helm(t, "pull", "--plain-http", "oci://"+pushed.address+"/escache/charts/escache-csi", "--version", number, "--destination", dir)
 	name := "escache-csi-" + number + ".tgz"
 	if _, err := os.Stat(filepath.Join(dir, name)); err != nil || sum(t, filepath.Join(dir, name)) != sum(t, m.path(name)) {
 		t.Errorf("the chart in the registry is another one: %v", err)

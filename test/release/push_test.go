@@ -3,69 +3,52 @@ package release
 import (
 	"archive/tar"
 	"bytes"
-	"context"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
-	"net"
-	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	neturl "net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/escache/escache-csi/test/internal/registry"
+	"github.com/escache/escache-csi/test/testca"
 )
 
-// registry is a registry on this machine.
-type registry struct {
+// target is a registry on this machine.
+type target struct {
 	address string
 	program string
 	env     []string
 }
 
-func (r registry) crane(t *testing.T, args ...string) string {
+func (r target) crane(t *testing.T, args ...string) string {
 	t.Helper()
 	return strings.TrimSpace(mustRun(t, r.env, r.program, append([]string{"--insecure"}, args...)...))
 }
 
 // serve starts a registry that ends with the test.
-func serve(t *testing.T) registry {
+func serve(t *testing.T) target {
 	t.Helper()
-	free, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	r := target{program: tool(t, "crane")}
+	var err error
+	r.address, err = registry.Serve(t.Context(), registry.Config{Crane: r.program, Dir: t.TempDir()})
 	check(t, err)
-	r := registry{address: free.Addr().String(), program: tool(t, "crane")}
-	check(t, free.Close())
-	command := exec.CommandContext(t.Context(), r.program, "registry", "serve", "--address", r.address)
-	check(t, command.Start())
-	t.Cleanup(func() { _ = command.Process.Kill(); _ = command.Wait() })
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	for {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", r.address)
-		if err == nil {
-			check(t, conn.Close())
-			return r
-		}
-		if ctx.Err() != nil {
-			t.Fatalf("the registry does not serve %s: %v", r.address, err)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+	return r
 }
 
-// withTLS puts TLS before a registry, with an authority that only the environment names.
-func (r registry) withTLS(t *testing.T) registry {
+// serveTLS starts one with TLS, with an authority that only the environment names.
+func serveTLS(t *testing.T) target {
 	t.Helper()
-	proxy := httputil.NewSingleHostReverseProxy(&neturl.URL{Scheme: "http", Host: r.address})
-	server := httptest.NewTLSServer(http.HandlerFunc(proxy.ServeHTTP))
-	t.Cleanup(server.Close)
-	authority := filepath.Join(t.TempDir(), "ca.pem")
-	check(t, os.WriteFile(authority, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600))
-	return registry{address: server.Listener.Addr().String(), program: r.program, env: []string{"SSL_CERT_FILE=" + authority}}
+	authority, err := testca.NewAuthority("registry")
+	check(t, err)
+	pair, err := authority.Server("registry.test", "127.0.0.1")
+	check(t, err)
+	file := filepath.Join(t.TempDir(), "ca.pem")
+	check(t, os.WriteFile(file, authority.Certificate(), 0o600))
+	r := target{program: tool(t, "crane"), env: []string{"SSL_CERT_FILE=" + file}}
+	r.address, err = registry.Serve(t.Context(), registry.Config{Crane: r.program, Dir: t.TempDir(), TLS: &pair})
+	check(t, err)
+	return r
 }
 
 // writeImage writes an OCI archive of an image with one small layer, and returns its digest.
@@ -119,8 +102,7 @@ func TestPush(t *testing.T) {
 	}
 	controller := writeImage(t, filepath.Join(dir, "csi-controller_"+version+"_linux_amd64.oci.tar"), "amd64")
 	script := checkout + "/hack/publish/push.sh"
-	plain := serve(t)
-	for name, r := range map[string]registry{"without TLS": plain, "with TLS": serve(t).withTLS(t)} {
+	for name, r := range map[string]target{"without TLS": serve(t), "with TLS": serveTLS(t)} {
 		env := r.env
 		if len(env) == 0 {
 			env = []string{"INSECURE=1"}
@@ -155,7 +137,7 @@ func TestPushSaysWhatIsMissing(t *testing.T) {
 		t.Errorf("without a registry: %v, %s", err, out)
 	}
 	// An authority that nobody trusts is refused.
-	r := serve(t).withTLS(t)
+	r := serveTLS(t)
 	if out, err := run(t, nil, script, dir, r.address); err == nil || !strings.Contains(out, "push "+r.address) {
 		t.Errorf("pushed to a registry that is not trusted: %s", out)
 	}

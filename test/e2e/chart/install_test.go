@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/escache/escache-csi/test/internal/page"
 )
 
 // values are the least that docs/install.md asks for, with what is special here: small disks, no
@@ -27,8 +29,7 @@ node: {logLevel: debug}
 
 // install does what docs/install.md says, command for command.
 func install(t *testing.T, w *world) {
-	page, err := os.ReadFile("docs/install.md")
-	check(t, err)
+	doc := page.Read(t, "docs/install.md")
 	monitor := setting(t, "mon.host")
 	check(t, os.WriteFile(w.values, fmt.Appendf(nil, values, os.Getenv("LAB_CEPH_FSID"), monitor), 0o600))
 	for _, h := range w.hosts {
@@ -41,11 +42,11 @@ func install(t *testing.T, w *world) {
 	if earlier := os.Getenv("UPGRADE_FROM_CHARTS"); earlier != "" {
 		charts = earlier
 	}
-	w.sh(t, charts, indented(t, string(page)))
-	w.sh(t, charts, quoted(t, string(page), "kubectl label node"))
+	w.sh(t, charts, doc.Step(t, 1))
+	w.sh(t, charts, doc.Quoted(t, "kubectl label node"))
 	w.steps.Mark("Ceph users with the caps of docs/install.md, namespace, Secrets, labels")
 
-	command := quoted(t, string(page), "helm install")
+	command := doc.Quoted(t, "helm install")
 	w.sh(t, charts, strings.Replace(command, "values.yaml", w.values, 1))
 	w.steps.Mark("helm install")
 	w.claim(t, "first", "n1", writing)
@@ -58,22 +59,10 @@ func install(t *testing.T, w *world) {
 	w.goesOn(t, "first", 0)
 	w.restrictedTo(t)
 	if charts == "charts" { // an earlier release may have no tests
-		w.sh(t, charts, quoted(t, string(page), "helm test"))
-		w.sh(t, charts, block(t, string(page), "escached preflight --pool fast --server-name"))
+		w.sh(t, charts, doc.Quoted(t, "helm test"))
+		w.sh(t, charts, doc.Block(t, "escached preflight --pool fast --server-name"))
 		w.steps.Mark("helm test, and escached preflight in a pod of escached")
 	}
-}
-
-// block is the page's indented block that has some words.
-func block(t *testing.T, page, words string) string {
-	t.Helper()
-	for part := range strings.SplitSeq(page, "\n\n") {
-		if strings.Contains(part, words) && strings.HasPrefix(part, "    ") {
-			return part
-		}
-	}
-	t.Fatalf("docs/install.md has no block with %q", words)
-	return ""
 }
 
 // restrictedTo looks at what the pods really have.
@@ -116,45 +105,6 @@ func (w *world) sh(t *testing.T, charts, script string) {
 	check(t, os.Symlink(charts, filepath.Join(dir, "charts")))
 	_, err = w.try(t.Context(), "set -eu; cd "+dir+"\n"+script, "sh")
 	check(t, err)
-}
-
-// indented are the commands of the page's first step.
-func indented(t *testing.T, page string) string {
-	t.Helper()
-	_, steps, _ := strings.Cut(page, "\n1. ")
-	first, _, found := strings.Cut(steps, "\n2. ")
-	var script strings.Builder
-	for line := range strings.Lines(first) {
-		if command, ok := strings.CutPrefix(line, "       "); ok {
-			script.WriteString(command)
-		}
-	}
-	if !found || !strings.Contains(script.String(), "create secret") {
-		t.Fatalf("docs/install.md has no commands in its first step: %q", script.String())
-	}
-	return script.String()
-}
-
-// quoted is the command between backquotes that begins with some words.
-func quoted(t *testing.T, page, begins string) string {
-	t.Helper()
-	found := regexp.MustCompile("`(" + begins + "[^`]+)`").FindStringSubmatch(page)
-	if found == nil {
-		t.Fatalf("the page has no command %q", begins)
-	}
-	return found[1]
-}
-
-// line is the page's line that begins with some words.
-func line(t *testing.T, page, begins string) string {
-	t.Helper()
-	for line := range strings.Lines(page) {
-		if strings.HasPrefix(line, begins) {
-			return strings.TrimSpace(line)
-		}
-	}
-	t.Fatalf("the page has no line %q", begins)
-	return ""
 }
 
 // setting is a line of the lab's ceph.conf.

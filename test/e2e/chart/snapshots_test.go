@@ -3,20 +3,20 @@
 package chart
 
 import (
-	"os"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/escache/escache-csi/test/internal/page"
 )
 
 var yamlBlock = regexp.MustCompile("(?s)```yaml\n(.*?)```")
 
 // snapshots follows docs/snapshots.md, with a pod that writes to the claim it names.
 func snapshots(t *testing.T, w *world) {
-	page, err := os.ReadFile("docs/snapshots.md")
-	check(t, err)
+	doc := page.Read(t, "docs/snapshots.md")
 	before := w.pods(t)
-	w.sh(t, "charts", line(t, string(page), "    helm upgrade"))
+	w.sh(t, "charts", doc.Line(t, "    helm upgrade"))
 	w.rolledOut(t)
 	for name := range w.pods(t) {
 		if strings.Contains(name, "-node-") && before[name] == "" {
@@ -28,7 +28,7 @@ func snapshots(t *testing.T, w *world) {
 	w.running(t, "data")
 	w.goesOn(t, "data", 0)
 	volume := w.volume(t, "data")
-	blocks := yamlBlock.FindAllStringSubmatch(string(page), -1)
+	blocks := yamlBlock.FindAllStringSubmatch(string(doc), -1)
 	if len(blocks) < 2 || !strings.Contains(blocks[0][1], "kind: VolumeSnapshot\n") || !strings.Contains(blocks[1][1], "kind: VolumeSnapshot,") {
 		t.Fatalf("the first blocks of the page are not a VolumeSnapshot and a claim of it: %v", blocks)
 	}

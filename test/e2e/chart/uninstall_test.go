@@ -5,10 +5,10 @@ package chart
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
+	"github.com/escache/escache-csi/test/internal/page"
 	"github.com/escache/escache-csi/test/labtest"
 )
 
@@ -61,9 +61,8 @@ func uninstall(t *testing.T, w *world) {
 	w.kubectl(t, "delete", "nodegroups", "--all", "--timeout=60s") // nobody is there any more who would take a finalizer off
 	w.sees(t, "", "get", "csistoragecapacities", "-A", "-o", "name")
 	w.sees(t, "", "get", "csinodes", "-o", "jsonpath={.items[*].spec.drivers[*].name}")
-	page, err := os.ReadFile("docs/uninstall.md")
-	check(t, err)
-	clean := quoted(t, string(page), "rm -r")
+	doc := page.Read(t, "docs/uninstall.md")
+	clean := doc.Quoted(t, "rm -r")
 	for _, h := range w.hosts {
 		if left := w.shell(t, h.Name, `pgrep -fl '[e]scached|csi-[n]ode|csi-[c]ontroller' || true
 			grep -e escache /proc/mounts || true`); left != "" {

@@ -3,9 +3,10 @@
 package chart
 
 import (
-	"os"
 	"strings"
 	"testing"
+
+	"github.com/escache/escache-csi/test/internal/page"
 )
 
 // upgrade replaces every pod of the release as docs/upgrade.md says, while each host has a pod that
@@ -19,20 +20,19 @@ func upgrade(t *testing.T, w *world) {
 		w.goesOn(t, writer, 0)
 	}
 	w.steps.Mark("a writer on each host")
-	page, err := os.ReadFile("docs/upgrade.md")
-	check(t, err)
+	doc := page.Read(t, "docs/upgrade.md")
 	for _, h := range w.hosts {
 		w.shell(t, h.Name, `for image in csi-controller csi-node escached; do
 			ctr -n k8s.io images ls -q | grep -q "^ghcr.io/escache/$image:next$" && continue # of another revision
 			old=$(ctr -n k8s.io images ls -q | grep "^ghcr.io/escache/$image:") && ctr -n k8s.io images tag "$old" "${old%:*}:next"; done`)
 	}
 	before := w.pods(t)
-	w.sh(t, "charts", line(t, string(page), "kubectl apply"))
+	w.sh(t, "charts", doc.Line(t, "kubectl apply"))
 	tags := ""
 	for _, part := range []string{"controller", "node", "escached"} {
 		tags += " --set " + part + ".image.tag=next"
 	}
-	w.sh(t, "charts", line(t, string(page), "helm upgrade")+tags)
+	w.sh(t, "charts", doc.Line(t, "helm upgrade")+tags)
 	w.rolledOut(t)
 	w.ready(t)
 	w.steps.Mark("helm upgrade: every pod replaced")

@@ -46,7 +46,7 @@ var elsewhere = map[string]string{
 	"backup":            "it needs Velero and volume snapshots",
 	"disaster-recovery": "test/e2e/controller makes lost records anew, with a real Ceph; its other commands are for a host's shell",
 	"filesystem-errors": "it needs a device with a filesystem",
-	"install":           "test/e2e/chart and test/release run its commands",
+	"install":           "test/e2e/chart, test/e2e/release and test/release run its commands",
 	"parameters":        "test/e2e/controller changes volumes with a VolumeAttributesClass",
 	"performance":       "its commands measure real disks and networks",
 	"release":           "test/release makes a release",

@@ -49,7 +49,10 @@ func newManyRecords() *manyRecords {
 			Annotations: map[string]string{v1alpha1.AnnotationClaim: fmt.Sprintf("team-%02d/data-%05d", n%50, n)},
 		}}
 		nodes := m.groups[n%100].Spec.Nodes
-		v.Spec = v1alpha1.CacheVolumeSpec{Group: m.groups[n%100].Name, Replicas: nodes[:2], CacheBytes: 1 << 30}
+		v.Spec = v1alpha1.CacheVolumeSpec{
+			ClusterID: "c", Pool: "rbd", Image: "escache-" + v.Name, SizeBytes: 10 << 30, CacheBytes: 1 << 30, Group: m.groups[n%100].Name,
+			Replicas: nodes[:2], CacheMode: v1alpha1.CacheModeWriteback, Port: int32(7800 + n/100), Minor: int32(100 + n/100),
+		}
 		v.Status = v1alpha1.CacheVolumeStatus{
 			Phase: v1alpha1.VolumeReady, Authority: v1alpha1.AuthorityCache, AttachedNode: nodes[0], Epoch: 1, DirtyBytes: int64(n) << 10,
 		}
