@@ -40,7 +40,7 @@ func (h *Host) drain(ctx context.Context, ref escache.VolumeRef) error {
 	if err := h.w.ceph(ctx); err != nil {
 		return err
 	}
-	if img := h.w.images[ref]; img != nil && !h.w.breaks("flush loses data") {
+	if img := h.w.image(ref, "", 0); img != nil && !h.w.breaks("flush loses data") {
 		maps.Copy(img.blocks, h.w.caches[ref].dirty)
 	}
 	h.w.caches[ref].empty()
