@@ -39,8 +39,7 @@ func (h *Host) Change(ref escache.VolumeRef, how func(*escache.VolumeStatus)) {
 	r.peers, r.synced, r.resync = after.Peers, after.SyncedPercent, after.Resync
 	r.suspended, r.mayGoOnAlone, r.connecting = after.IOSuspended, after.MayGoOnAlone, after.Connecting
 	if r.held != nil && after.HeldUntil == nil {
-		r.held = nil
-		close(r.released)
+		h.letGo(r)
 	}
 }
 

@@ -9,8 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/escache/escachetest"
+	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/pause"
 	"github.com/escache/escache-csi/test/csitest"
@@ -136,5 +139,47 @@ func TestVolumesOfTheLogEngineHaveAMomentInCommon(t *testing.T) {
 				c.oneMoment(acknowledged)
 			}
 		})
+	}
+}
+
+// TestAHostThatCannotPauseGetsNoGroupSnapshot: its escached is older, or only says that it pauses.
+func TestAHostThatCannotPauseGetsNoGroupSnapshot(t *testing.T) {
+	for _, rule := range []string{"pause is an unknown field", "a pause is ignored"} {
+		t.Run(rule, func(t *testing.T) {
+			w := newWorld(t)
+			v, node := w.ConnectedLog("log")
+			other, beside := w.Connected("a")
+			w.Images.Taking = func(r volumes.SnapshotRef) { t.Errorf("%s is taken", r) }
+			w.Host(node).Break(rule)
+			_, err := w.SnapGroup("g", "a", "log")
+			csitest.Wants(t, err, codes.FailedPrecondition, "volume log", "node "+node, "upgrade escached")
+			w.noneOf(func() (held []string) {
+				for at, v := range map[string]*v1alpha1.CacheVolume{node: v, beside: other} {
+					if w.Host(at).Held(csitest.Ref(v)) {
+						held = append(held, v.Name)
+					}
+				}
+				return held
+			})
+			w.Images.Taking = nil
+			_, err = w.Snap("s", "log") // one volume alone needs no pause
+			csitest.Must(t, err)
+			w.Host(node).Break("")
+			_, err = w.SnapGroup("g", "a", "log")
+			csitest.Must(t, err)
+		})
+	}
+}
+
+// TestAPauseThatEndsTooEarlyIsNoGroupSnapshot: it may have ended before the others began, so nothing is of one moment.
+func TestAPauseThatEndsTooEarlyIsNoGroupSnapshot(t *testing.T) {
+	w := newWorld(t)
+	v, node := w.ConnectedLog("log")
+	w.ConnectedLog("a")
+	w.Images.Taking = func(volumes.SnapshotRef) { w.Host(node).EndHold(csitest.Ref(v)) }
+	_, err := w.SnapGroup("g", "a", "log")
+	csitest.Wants(t, err, codes.Aborted, "volume log", "resumed writing")
+	if len(w.Images.Taken) > 0 {
+		t.Errorf("taken %v", w.Images.Taken)
 	}
 }
