@@ -375,12 +375,18 @@ type HoldRequest struct {
 	Epoch int64 `json:"epoch,omitempty"`
 	// MaxSeconds is the time after which the watchdog releases the volume.
 	MaxSeconds int `json:"maxSeconds"`
+	// Pause demands that I/O rests during the hold, also with an engine that could let it go on. An escached
+	// of an older version refuses this field.
+	Pause bool `json:"pause,omitempty"`
 }
 
 // HoldResponse is the answer to POST /v1/hold. Until HeldUntil the image holds every write that was
 // acknowledged before the hold, and does not change. I/O is suspended, or goes on in the cache only.
 type HoldResponse struct {
 	HeldUntil time.Time `json:"heldUntil"`
+	// Paused says that no write is acknowledged until HeldUntil. Without it nobody may rely on that: an escached
+	// of an older version never says so.
+	Paused bool `json:"paused,omitempty"`
 }
 
 // ReleaseRequest is the body of POST /v1/release.

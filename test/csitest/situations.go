@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/escache/escache-csi/api/escache"
@@ -79,9 +80,24 @@ func (w *World) Lift(id string) []string {
 // Connected makes a volume that a node has connected, with something dirty.
 func (w *World) Connected(name string) (v *v1alpha1.CacheVolume, node string) {
 	w.T.Helper()
-	v = w.Create(name)
-	node = v.Spec.Replicas[0]
-	_, err := w.Publish(v.Name, node)
+	return w.connected(CreateRequest(name))
+}
+
+// ConnectedLog is Connected for a volume with the cache engine log, whose I/O goes on while it is held.
+func (w *World) ConnectedLog(name string) (v *v1alpha1.CacheVolume, node string) {
+	w.T.Helper()
+	r := CreateRequest(name)
+	r.Parameters["cacheEngine"] = string(v1alpha1.CacheEngineLog)
+	return w.connected(r)
+}
+
+func (w *World) connected(r *csi.CreateVolumeRequest) (v *v1alpha1.CacheVolume, node string) {
+	w.T.Helper()
+	_, err := w.Service.CreateVolume(w.T.Context(), r)
+	Must(w.T, err)
+	name := r.GetName()
+	node = w.Volume(name).Spec.Replicas[0]
+	_, err = w.Publish(name, node)
 	Must(w.T, err)
 	v = w.Volume(name)
 	w.Host(node).Stage(Ref(v), "192.0.2.1:0/1", v.Status.Epoch, escache.ModeWriteback)

@@ -10,8 +10,43 @@ func holdChecks() []Check {
 	return []Check{
 		{"hold suspends I/O with a clean cache until release", holdAndRelease, beside},
 		{"a second hold has what was written during the first", holdAgain, beside},
+		{"a hold with a pause keeps writers waiting with every engine", holdPauses, beside},
 		{"a watchdog releases a hold", watchdogReleases, beside},
 	}
+}
+
+// holdPauses demands a pause also of a volume that is held while its I/O goes on.
+func holdPauses(s *suite) {
+	v := s.connected()
+	load := v.startLoad(s.first)
+	load.proceeds(1)
+	asked := time.Now()
+	var goesOn, held, again escache.HoldResponse
+	decode(s, s.first.hold(v, 300), &goesOn)
+	if s.target.Engine == escache.EngineLog && goesOn.Paused {
+		s.Errorf("I/O goes on, and it says that I/O rests: %+v", goesOn)
+	}
+	decode(s, s.first.pause(v, 300), &held)
+	if !held.Paused {
+		s.Errorf("asked for a pause, it does not say that I/O rests: %+v", held)
+	}
+	load.standsStill(s.target.CallTimeout/60, asked.Add(300*time.Second))
+	status := s.first.status(v.VolumeRef)
+	if status.DirtyBytes == nil || *status.DirtyBytes != 0 || status.HeldUntil == nil || !status.HeldUntil.Equal(held.HeldUntil) {
+		s.Errorf("I/O rests until %s: the status is %+v", held.HeldUntil, shown(status))
+	}
+	decode(s, s.first.hold(v, 1), &again) // asks for less, and ends nothing
+	if again.HeldUntil.Before(held.HeldUntil) {
+		s.Errorf("a second hold ends at %s, before the pause at %s", again.HeldUntil, held.HeldUntil)
+	}
+	load.standsStill(2*time.Second, asked.Add(300*time.Second))
+	done(s, "release", s.first.release(v))
+	load.proceeds(2)
+	decode(s, s.first.pause(v, 4), &again)
+	load.proceeds(2) // the watchdog ends a pause, too
+	load.stop()
+	done(s, "release what the watchdog released", s.first.release(v))
+	v.detach(s.first)
 }
 
 func holdAndRelease(s *suite) {

@@ -3,7 +3,10 @@ package conformance
 import "github.com/escache/escache-csi/api/escache"
 
 // engines are those of the checks that say nothing about writecache.
-var engines = map[string]escache.Engine{"a second hold has what was written during the first": escache.EngineLog}
+var engines = map[string]escache.Engine{
+	"a second hold has what was written during the first":         escache.EngineLog,
+	"a hold with a pause keeps writers waiting with every engine": escache.EngineLog,
+}
 
 // mutants are worlds that break one rule, each under the check that must catch it.
 var mutants = map[string][]string{
@@ -101,6 +104,10 @@ var mutants = map[string][]string{
 	},
 	"a second hold has what was written during the first": {
 		"a second hold has the image of the first", "a second hold has the time of the first", "hold does not clean",
+	},
+	"a hold with a pause keeps writers waiting with every engine": {
+		"a pause lets writes through", "a pause is only said", "a pause is ignored", "a pause is not said", "no watchdog",
+		"hold does not clean", "pause is an unknown field",
 	},
 	"a watchdog releases a hold": {"no watchdog"},
 	"resize grows the device and keeps its data": {

@@ -129,6 +129,11 @@ func (h *host) hold(v *volume, seconds int) *answer {
 	return h.post(escache.PathHold, escache.HoldRequest{VolumeRef: v.VolumeRef, MaxSeconds: seconds})
 }
 
+func (h *host) pause(v *volume, seconds int) *answer {
+	h.s.Helper()
+	return h.post(escache.PathHold, escache.HoldRequest{VolumeRef: v.VolumeRef, MaxSeconds: seconds, Pause: true})
+}
+
 func (h *host) flush(v *volume, seconds int) *answer {
 	h.s.Helper()
 	return h.post(escache.PathFlush, escache.FlushRequest{VolumeRef: v.VolumeRef, TimeoutSeconds: seconds})

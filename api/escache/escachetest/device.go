@@ -40,7 +40,7 @@ func (h *Host) drain(ctx context.Context, ref escache.VolumeRef) error {
 	if err := h.w.ceph(ctx); err != nil {
 		return err
 	}
-	if img := h.w.images[ref]; img != nil && !h.w.breaks("flush loses data") {
+	if img := h.w.image(ref, "", 0); img != nil && !h.w.breaks("flush loses data") {
 		maps.Copy(img.blocks, h.w.caches[ref].dirty)
 	}
 	h.w.caches[ref].empty()
@@ -126,14 +126,22 @@ func (h *Host) hold(ctx context.Context, req escache.HoldRequest) (any, error) {
 		return nil, err
 	}
 	defer end()
+	if req.Pause && h.w.breaks("pause is an unknown field") {
+		return nil, fail(escache.CodeInvalidRequest, "body: unknown field pause")
+	}
 	extends := r.held != nil && h.w.breaks("a second hold has the image of the first")
+	goesOn := r.goesOn()
+	if req.Pause && !h.w.breaks("a pause is ignored") && !h.w.breaks("a pause is only said") {
+		r.paused = true // before the image has everything
+	}
 	if !extends && !h.w.breaks("hold does not clean") {
 		if err := h.drain(ctx, req.VolumeRef); err != nil {
+			h.letGo(r)
 			return nil, fail(escache.CodeTimeout, "%v", err)
 		}
 	}
 	until := time.Now().Add(time.Duration(req.MaxSeconds) * time.Second).UTC()
-	if r.held != nil && r.held.After(until) && h.extends(r) {
+	if r.held != nil && r.held.After(until) && h.extends(goesOn) {
 		until = *r.held
 	}
 	if r.held == nil {
@@ -144,17 +152,25 @@ func (h *Host) hold(ctx context.Context, req escache.HoldRequest) (any, error) {
 		time.AfterFunc(time.Until(until), func() {
 			defer h.lock()()
 			if r.held != nil && !time.Now().Before(*r.held) {
-				r.held = nil
-				close(r.released)
+				h.letGo(r)
 			}
 		})
 	}
-	return escache.HoldResponse{HeldUntil: until}, nil
+	paused := !r.goesOn() && !h.w.breaks("a pause is not said") || h.w.breaks("a pause is only said")
+	return escache.HoldResponse{HeldUntil: until, Paused: paused}, nil
 }
 
-// extends reports whether a second hold ends no earlier than the first.
-func (h *Host) extends(r *replica) bool {
-	if r.goesOn() {
+// letGo ends a hold, if there is one.
+func (h *Host) letGo(r *replica) {
+	if r.held != nil {
+		close(r.released)
+	}
+	r.held, r.paused = nil, false
+}
+
+// extends reports whether a second hold ends no earlier than the first, in which I/O went on or not.
+func (h *Host) extends(goesOn bool) bool {
+	if goesOn {
 		return h.w.breaks("a second hold has the time of the first")
 	}
 	return !h.w.breaks("a second hold cuts the first short")
@@ -173,8 +189,7 @@ func (h *Host) release(_ context.Context, req escache.ReleaseRequest) (any, erro
 		}
 		return none, nil
 	}
-	r.held = nil
-	close(r.released)
+	h.letGo(r)
 	return none, nil
 }
 

@@ -18,11 +18,12 @@ func (h *Host) engines() []escache.Engine {
 }
 
 // goesOn reports whether I/O goes on during a hold: the cache takes what is written meanwhile.
-func (r *replica) goesOn() bool { return r.req.Engine == escache.EngineLog }
+func (r *replica) goesOn() bool { return r.req.Engine == escache.EngineLog && !r.paused }
 
 // waits reports whether a write has to wait for the end of a hold.
 func (h *Host) waits(r *replica) bool {
-	return r.held != nil && (!r.goesOn() || r.mode == escache.ModeWritethrough) && !h.w.breaks("hold lets writes through")
+	return r.held != nil && (!r.goesOn() || r.mode == escache.ModeWritethrough) && !h.w.breaks("hold lets writes through") &&
+		!(r.paused && h.w.breaks("a pause lets writes through"))
 }
 
 // canRun refuses an engine that the host cannot run.

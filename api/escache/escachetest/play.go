@@ -1,6 +1,10 @@
 package escachetest
 
-import "github.com/escache/escache-csi/api/escache"
+import (
+	"bytes"
+
+	"github.com/escache/escache-csi/api/escache"
+)
 
 // DevicePath is where the hosts make a volume's device.
 func DevicePath(ref escache.VolumeRef) string { return devicePath(ref) }
@@ -35,9 +39,17 @@ func (h *Host) Change(ref escache.VolumeRef, how func(*escache.VolumeStatus)) {
 	r.peers, r.synced, r.resync = after.Peers, after.SyncedPercent, after.Resync
 	r.suspended, r.mayGoOnAlone, r.connecting = after.IOSuspended, after.MayGoOnAlone, after.Connecting
 	if r.held != nil && after.HeldUntil == nil {
-		r.held = nil
-		close(r.released)
+		h.letGo(r)
 	}
+}
+
+// InImage is the block at an offset of the volume's image in Ceph, as somebody sees it who does not ask the cache.
+func (h *Host) InImage(ref escache.VolumeRef, offset int64) []byte {
+	defer h.lock()()
+	if img := h.w.images[ref]; img != nil {
+		return bytes.Clone(img.blocks[offset])
+	}
+	return nil
 }
 
 // Break makes the host break a rule of the contract from now on, as those of Breaking do; "" ends that.

@@ -86,6 +86,7 @@ type replica struct {
 	size      int64
 	open      int
 	held      *time.Time
+	paused    bool // a hold has I/O rest that could go on
 	released  chan struct{}
 	verb      string // the operation that runs
 	since     time.Time

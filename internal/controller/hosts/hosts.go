@@ -177,18 +177,19 @@ func (h *Hosts) Flush(ctx context.Context, at cachevolume.Attachment, longest ti
 	return out, translate(err)
 }
 
-// Hold suspends a volume's I/O with a clean cache for at most longest, in whole seconds, and
-// returns when the hold ends by itself.
-func (h *Hosts) Hold(ctx context.Context, at cachevolume.Attachment, longest time.Duration) (time.Time, error) {
+// Hold suspends a volume's I/O with a clean cache for at most longest, in whole seconds. Without pause its I/O may
+// go on in the cache.
+func (h *Hosts) Hold(
+	ctx context.Context, at cachevolume.Attachment, longest time.Duration, pause bool,
+) (*escache.HoldResponse, error) {
 	c, err := h.of(ctx, at)
 	if err != nil {
-		return time.Time{}, err
+		return nil, err
 	}
-	held, err := c.Hold(ctx, escache.HoldRequest{VolumeRef: at.VolumeRef, Epoch: at.Epoch, MaxSeconds: int(longest / time.Second)})
-	if err != nil {
-		return time.Time{}, translate(err)
-	}
-	return held.HeldUntil, nil
+	held, err := c.Hold(ctx, escache.HoldRequest{
+		VolumeRef: at.VolumeRef, Epoch: at.Epoch, MaxSeconds: int(longest / time.Second), Pause: pause,
+	})
+	return held, translate(err)
 }
 
 // Release ends a hold.

@@ -133,7 +133,7 @@ func TestCallsAboutAnAttachmentNameItAndTheMachine(t *testing.T) {
 		"stop":    func(at cachevolume.Attachment) { _ = h.Stop(t.Context(), at) },
 		"abandon": func(at cachevolume.Attachment) { _ = h.Abandon(t.Context(), at) },
 		"flush":   func(at cachevolume.Attachment) { _, _ = h.Flush(t.Context(), at, time.Second) },
-		"hold":    func(at cachevolume.Attachment) { _, _ = h.Hold(t.Context(), at, time.Second) },
+		"hold":    func(at cachevolume.Attachment) { _, _ = h.Hold(t.Context(), at, time.Second, false) },
 		"release": func(at cachevolume.Attachment) { _ = h.Release(t.Context(), at) },
 		"mode":    func(at cachevolume.Attachment) { _ = h.SetMode(t.Context(), at, escache.ModeWriteback) },
 		"options": func(at cachevolume.Attachment) { _ = h.SetOptions(t.Context(), at, escache.CacheOptions{}) },

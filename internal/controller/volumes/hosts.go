@@ -27,9 +27,9 @@ type Hosts interface {
 	Stop(ctx context.Context, at cachevolume.Attachment) error
 	// Abandon gives up the device of a holder that lost the volume; the epoch is the new attachment's.
 	Abandon(ctx context.Context, at cachevolume.Attachment) error
-	// Hold suspends a volume's I/O with a clean cache, for at most longest (whole seconds), and
-	// returns until when. Release ends it.
-	Hold(ctx context.Context, at cachevolume.Attachment, longest time.Duration) (time.Time, error)
+	// Hold suspends a volume's I/O with a clean cache, for at most longest (whole seconds). Without
+	// pause its I/O may go on in the cache; the answer says whether it does. Release ends it.
+	Hold(ctx context.Context, at cachevolume.Attachment, longest time.Duration, pause bool) (*escache.HoldResponse, error)
 	Release(ctx context.Context, at cachevolume.Attachment) error
 	// ReplicationAddress returns the IP address of the node's replication link.
 	ReplicationAddress(ctx context.Context, node string) (string, error)

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/crashpoint"
@@ -64,8 +65,8 @@ func (s *Steps) TakeSnapshot(ctx context.Context, v *v1alpha1.CacheVolume, ref S
 
 // TakeSnapshots takes a snapshot of each volume, all of one moment: the I/O of all that are attached
 // is suspended before the first snapshot is taken, for longest at most (whole seconds), and goes on
-// after the last. Detached ones are written back before. The caller holds the locks of all. If it
-// fails, with a VolumeError, the snapshots that were taken must not be used.
+// after the last. The I/O of one volume alone may go on in its cache. Detached ones are written back before. The caller
+// holds the locks of all. If it fails, with a VolumeError, the snapshots that were taken must not be used.
 func (s *Steps) TakeSnapshots(ctx context.Context, sources []SnapshotSource, longest time.Duration) ([]Snapshot, error) {
 	h := &holding{Steps: s, sources: sources, longest: longest, held: make([]hold, len(sources)), taken: make([]Snapshot, len(sources))}
 	if err := h.each(func(i int) error { return s.prepareSnapshot(ctx, sources[i].Volume, longest) }); err != nil {
@@ -211,20 +212,44 @@ func (h *holding) hold(ctx context.Context, i int) error {
 	if node == "" {
 		return nil
 	}
+	rests := h.pauses(v)
 	for {
 		asked := time.Now()
-		until, err := h.Hosts.Hold(ctx, cachevolume.On(v, node), h.longest)
+		held, err := h.Hosts.Hold(ctx, cachevolume.On(v, node), h.longest, rests)
 		switch {
 		case err == nil:
-			h.held[i] = hold{asked: asked, until: until}
+			h.held[i] = hold{asked: asked, until: held.HeldUntil} // it is released in any case
+			if rests && !held.Paused {
+				return cannotPause(node, "it does not say that I/O rests")
+			}
 			h.reach("create_group_snapshot/one_held")
 			return nil
+		case rests && isUnknown(err):
+			return cannotPause(node, err.Error())
 		case unreachable(err): // it may be held all the same
 			return fmt.Errorf("hold its I/O on node %s: %w", node, errors.Join(err, h.releaseOn(ctx, v, node)))
 		case Code(err) != codes.Aborted || !h.mayWait(ctx) || pause.For(ctx, holdPause) != nil:
 			return fmt.Errorf("hold its I/O on node %s: %w", node, err)
 		}
 	}
+}
+
+// pauses reports whether a volume's host must be told to have I/O rest: otherwise the engine log takes writes during
+// a hold, and the volume has no moment in common with others. Other engines have it rest anyway, also on a host whose
+// escached is too old to be asked.
+func (h *holding) pauses(v *v1alpha1.CacheVolume) bool {
+	return len(h.sources) > 1 && v.Spec.Engine() == v1alpha1.CacheEngineLog
+}
+
+// isUnknown reports whether a host has refused a request as one that it does not understand.
+func isUnknown(err error) bool {
+	problem, answered := errors.AsType[*escache.Problem](err)
+	return answered && problem.Code == escache.CodeInvalidRequest
+}
+
+func cannotPause(node, answer string) error {
+	return fmt.Errorf("the escached of node %s is too old to suspend the I/O of a volume with cacheEngine log (%s); "+
+		"upgrade escached there, or detach the volume: %w", node, answer, ErrRefused)
 }
 
 // mayWait reports whether there is time to wait for a host that is busy: enough must be left for the

@@ -86,10 +86,11 @@ type Engine interface {
 	Resize(ctx context.Context, name string, bytes int64) error
 	// Hold brings the origin to one point in time: it holds everything that was acknowledged before
 	// the call, and gets nothing more until Resume. An engine may stop all I/O for as long; if it does
-	// not, State.GoesOn is set, and Resume comes before another Hold. A hold outlives this process.
+	// not, State.GoesOn is set, and Resume comes before another Hold. With pause it must stop all I/O, from
+	// before the origin has everything until Resume. A hold outlives this process, and so does a pause.
 	// Hold returns ErrFailed if the origin refuses a write and ErrDirty if it did not get everything.
 	// After any error the caller calls Resume.
-	Hold(ctx context.Context, name string) error
+	Hold(ctx context.Context, name string, pause bool) error
 	// Revive makes I/O to a device go on whose process has died: see State.Unserved. It changes nothing
 	// else: a hold goes on, and a change that was interrupted stays so. It does nothing if the device is
 	// served, or needs no process.

@@ -92,7 +92,7 @@ func (m missing) Retry(context.Context, string) error                      { ret
 func (m missing) SetMode(context.Context, string, Mode) error              { return m.err() }
 func (m missing) SetOptions(context.Context, string, Options) error        { return m.err() }
 func (m missing) Resize(context.Context, string, int64) error              { return m.err() }
-func (m missing) Hold(context.Context, string) error                       { return m.err() }
+func (m missing) Hold(context.Context, string, bool) error                 { return m.err() }
 func (m missing) Resume(context.Context, string) error                     { return m.err() }
 func (m missing) Revive(context.Context, string) error                     { return m.err() }
 

@@ -109,6 +109,11 @@ func (m *Mapper) Suspend(ctx context.Context, volume, device string) error {
 	return m.dmsetup(ctx, volume, "suspend", device)
 }
 
+// SuspendNoFreeze waits for a device's I/O, and suspends it. A filesystem on it is as after a power loss.
+func (m *Mapper) SuspendNoFreeze(ctx context.Context, volume, device string) error {
+	return m.dmsetup(ctx, volume, "suspend", "--nolockfs", device)
+}
+
 // SuspendNoFlush suspends a device without freezing a filesystem or waiting for I/O.
 func (m *Mapper) SuspendNoFlush(ctx context.Context, volume, device string) error {
 	return m.dmsetup(ctx, volume, "suspend", "--noflush", "--nolockfs", device)

@@ -40,12 +40,14 @@ func TestChangesRunDmsetupUnderTheVolumesName(t *testing.T) {
 	})
 	ctx := t.Context()
 	if err := errors.Join(m.Create(ctx, "v", "d", "0 8 zero"), m.Suspend(ctx, "v", "d"), m.SuspendNoFlush(ctx, "v", "d"),
+		m.SuspendNoFreeze(ctx, "v", "d"),
 		m.Load(ctx, "v", "d", "0 8 error"), m.Resume(ctx, "v", "d"), m.Message(ctx, "v", "d", "flush", 0), m.Remove(ctx, "v", "d"),
 	); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
 		"v: dmsetup create d --table 0 8 zero", "v: dmsetup suspend d", "v: dmsetup suspend --noflush --nolockfs d",
+		"v: dmsetup suspend --nolockfs d",
 		"v: dmsetup load d --table 0 8 error", "v: dmsetup resume d", "v: dmsetup message d 0 flush", "v: dmsetup remove d",
 	}
 	if !slices.Equal(ran, want) {

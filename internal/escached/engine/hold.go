@@ -19,14 +19,15 @@ import (
 // cleanTries bounds how often a volume that is being written to is flushed before it is suspended.
 const cleanTries = 3
 
-// Hold suspends I/O with a clean cache. The image then has every acknowledged write.
+// Hold suspends I/O with a clean cache. The image then has every acknowledged write. Without a pause the
+// engine may let I/O go on in the cache.
 func (e *Engine) Hold(ctx context.Context, req escache.HoldRequest) (escache.HoldResponse, error) {
 	var resp escache.HoldResponse
 	err := e.WithDevice(ctx, req.VolumeRef, "hold", func(ctx context.Context, v volume.Volume, dev cache.State) (err error) {
 		if err := v.NotLate(req.Epoch); err != nil {
 			return err
 		}
-		resp.HeldUntil, err = e.hold(ctx, v, dev, time.Duration(req.MaxSeconds)*time.Second)
+		resp, err = e.hold(ctx, v, dev, time.Duration(req.MaxSeconds)*time.Second, req.Pause)
 		return err
 	})
 	return resp, err
@@ -34,42 +35,73 @@ func (e *Engine) Hold(ctx context.Context, req escache.HoldRequest) (escache.Hol
 
 // hold suspends the device for longest at most, and returns when the hold ends. A hold that is
 // already there is only extended, unless I/O goes on in it.
-func (e *Engine) hold(ctx context.Context, v volume.Volume, dev cache.State, longest time.Duration) (time.Time, error) {
-	hold := holds.Record{VolumeRef: v.VolumeRef, Until: e.Now().Add(longest).UTC(), Ends: e.Uptime() + longest}
+func (e *Engine) hold(
+	ctx context.Context, v volume.Volume, dev cache.State, longest time.Duration, paused bool,
+) (escache.HoldResponse, error) {
+	hold := holds.Record{VolumeRef: v.VolumeRef, Until: e.Now().Add(longest).UTC(), Ends: e.Uptime() + longest, Paused: paused}
 	if old := e.Holds.Get(v.Name()); old != nil && dev.Held && !dev.GoesOn {
 		if old.Ends > hold.Ends {
-			hold = *old
+			hold.Until, hold.Ends = old.Until, old.Ends
 		}
-		return hold.Until, e.Holds.Put(hold)
+		hold.Paused = hold.Paused || old.Paused
+		return escache.HoldResponse{HeldUntil: hold.Until, Paused: true}, e.Holds.Put(hold)
 	}
-	if err := e.NotFrozen(ctx, v); err != nil {
-		return time.Time{}, err
-	}
-	if dev.GoesOn {
-		var err error
-		if dev, err = e.endHold(ctx, v); err != nil {
-			return time.Time{}, err
-		}
-	}
-	if dev.Failed {
-		return time.Time{}, v.Fail(escache.CodeCacheError, "the cache reports an error; flush clears it once Ceph is back")
-	}
-	if err := e.flushBeforeHold(ctx, v); err != nil {
-		return time.Time{}, err
+	if err := e.holdable(ctx, v, dev); err != nil {
+		return escache.HoldResponse{}, err
 	}
 	crashpoint.Reach("hold/begin")
 	// First the record, then the suspension: after a crash in between, the next start finds the
 	// record and resumes.
 	if err := e.Holds.Put(hold); err != nil {
-		return time.Time{}, err
+		return escache.HoldResponse{}, err
 	}
 	crashpoint.Reach("hold/recorded")
-	err := e.Cache(v).Hold(ctx, v.Name())
+	rests, err := e.suspend(ctx, v, hold)
 	crashpoint.Reach("hold/suspended")
 	if err != nil {
-		return time.Time{}, errors.Join(notHeld(v, err), e.resume(ctx, v))
+		return escache.HoldResponse{}, errors.Join(notHeld(v, err), e.resume(ctx, v))
 	}
-	return hold.Until, nil
+	return escache.HoldResponse{HeldUntil: hold.Until, Paused: rests}, nil
+}
+
+// holdable writes the volume back, so that it can be held.
+func (e *Engine) holdable(ctx context.Context, v volume.Volume, dev cache.State) error {
+	if err := e.NotFrozen(ctx, v); err != nil {
+		return err
+	}
+	if dev.GoesOn {
+		var err error
+		if dev, err = e.endHold(ctx, v); err != nil {
+			return err
+		}
+	}
+	if dev.Failed {
+		return v.Fail(escache.CodeCacheError, "the cache reports an error; flush clears it once Ceph is back")
+	}
+	return e.flushBeforeHold(ctx, v)
+}
+
+// suspend has the engine hold the volume, and reports whether I/O rests then. A pause does not outlast the hold,
+// however long the image takes. It is an error if the engine does not pause.
+func (e *Engine) suspend(ctx context.Context, v volume.Volume, hold holds.Record) (rests bool, err error) {
+	if hold.Paused {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, hold.Ends-e.Uptime())
+		defer cancel()
+	}
+	err = e.Cache(v).Hold(ctx, v.Name(), hold.Paused)
+	if err != nil && hold.Paused && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		err = v.Fail(escache.CodeTimeout, "the image could not be brought up to date in the time of the hold (%v); I/O goes on", err)
+	}
+	if err != nil {
+		return false, err
+	}
+	dev, _, err := e.Device(ctx, v.Name())
+	rests = dev.Held && !dev.GoesOn
+	if err == nil && hold.Paused && !rests {
+		err = v.Fail(escache.CodeInternal, "I/O did not rest during the hold; it goes on")
+	}
+	return rests, err
 }
 
 // endHold ends a hold in which I/O goes on: the image lacks what was written since it began. Who began it

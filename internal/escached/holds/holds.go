@@ -37,6 +37,8 @@ type Record struct {
 	Until time.Time `json:"until"`
 	// Ends is when it ends, since the host booted. The watchdog goes by this.
 	Ends time.Duration `json:"ends"`
+	// Paused says that the caller relies on I/O resting: when that goes on, the hold is over.
+	Paused bool `json:"paused,omitempty"`
 }
 
 func (h *Records) path(name string) string { return filepath.Join(h.dir, name) }

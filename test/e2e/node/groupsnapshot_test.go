@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/test/labtest"
 )
 
@@ -23,10 +24,28 @@ const (
 printf '%09d' $i | dd of=/dev/$d conv=notrunc,fsync 2>/dev/null || exit 1; done; sleep 0.1; done`
 )
 
-// groupSnapshots are of three volumes that one pod writes to. At any moment the second device is at
-// most one number behind the first, and the third at most one behind both; no snapshot that is of
-// another moment than the others of its group keeps to that for long.
+// groupSnapshots are of volumes with the engine of this run.
 func groupSnapshots(t *testing.T, w *world) {
+	w.groupOf(t, "e2e-node-ext4", "e2e-node-ext4", "e2e-node-ext4")
+}
+
+// mixedGroupSnapshots are of volumes of both cache engines. I/O of the engine log goes on in a hold without a pause.
+func mixedGroupSnapshots(t *testing.T, w *world) {
+	own := "cacheEngine: " + labtest.ClassEngine()
+	var classes []string
+	for _, engine := range []escache.Engine{escache.EngineLog, escache.EngineWritecache} {
+		name := "group-" + string(engine)
+		w.apply(t, strings.Replace(w.class(name, "Immediate", "64Mi", "ext4"), own, "cacheEngine: "+string(engine), 1))
+		classes = append(classes, "e2e-node-"+name)
+	}
+	w.groupOf(t, classes[0], classes[1], classes[0])
+	w.kubectl(t, append([]string{"delete", "storageclass"}, classes...)...)
+}
+
+// groupOf takes group snapshots of three volumes of these classes, to which one pod writes. At any moment the
+// second device is at most one number behind the first, and the third at most one behind both; no snapshot that is
+// of another moment than the others of its group keeps to that for long.
+func (w *world) groupOf(t *testing.T, classes ...string) {
 	steps := labtest.NewTimeline()
 	w.apply(t, `
 apiVersion: groupsnapshot.storage.k8s.io/v1
@@ -38,8 +57,8 @@ parameters: {maxSeconds: "40"}
 `)
 	claims := []string{"group-1", "group-2", "group-3"}
 	volumes := map[string]string{}
-	for _, claim := range claims {
-		volumes[claim] = w.claim(t, claim, "e2e-node-ext4", "Block", "128Mi")
+	for i, claim := range claims {
+		volumes[claim] = w.claim(t, claim, classes[i], "Block", "128Mi")
 		w.kubectl(t, "label", "pvc", claim, "app=group")
 	}
 	w.apply(t, labtest.Pod{

@@ -21,6 +21,7 @@ func TestNode(t *testing.T) {
 		{"a snapshot under constant writes is read on two hosts at once", readOnlyVolumes},
 		{"a data mover copies a snapshot's files into another claim", dataMover},
 		{"a group snapshot of three volumes written in a fixed order by one writer shows a prefix of that order", groupSnapshots},
+		{"a group snapshot of volumes of both cache engines shows a prefix of that order", mixedGroupSnapshots},
 		{"a volume under constant fsync writes is cloned, and all are deleted in several orders", clones},
 		{"an image of ceph-csi is adopted, used and released, and nothing is copied", ofCephCSI},
 		{"the space of a deleted file comes back to Ceph, with discard and with fstrim", trim},

@@ -124,11 +124,6 @@ func (s *Snapshots) groupSources(ctx context.Context, r requests.Group) ([]volum
 			return nil, fmt.Errorf("volume %s is in Ceph cluster %s, and volume %s in %s; a group snapshot is of one Ceph cluster: %w",
 				v.Name, v.Spec.ClusterID, first.Name, first.Spec.ClusterID, volumes.ErrRefused)
 		}
-		attached := v.Status.AttachedNode != "" && !v.Status.FlushAttached()
-		if len(sources) > 1 && attached && v.Spec.Engine() != v1alpha1.CacheEngineWritecache {
-			return nil, fmt.Errorf("volume %s has cacheEngine %s and is attached: its writes go on while it is held, so it has no "+
-				"moment in common with others; detach it first: %w", v.Name, v.Spec.Engine(), volumes.ErrRefused)
-		}
 	}
 	return sources, nil
 }

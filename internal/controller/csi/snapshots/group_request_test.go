@@ -18,9 +18,6 @@ func TestBadRequestsForGroupSnapshotsChangeNothing(t *testing.T) {
 	far := w.Create("far")
 	far.Spec.ClusterID = "another"
 	csitest.Must(t, w.API.Update(t.Context(), far))
-	log, _ := w.Connected("log")
-	log.Spec.CacheEngine = v1alpha1.CacheEngineLog
-	csitest.Must(t, w.API.Update(t.Context(), log))
 	w.Images.Taking = func(r volumes.SnapshotRef) { t.Errorf("%s is taken", r) }
 	var many []string
 	for n := range v1alpha1.MaxSnapshotGroup + 1 {
@@ -49,7 +46,6 @@ func TestBadRequestsForGroupSnapshotsChangeNothing(t *testing.T) {
 		{"an unknown volume", csitest.GroupRequest("g", "a", "nothing"), codes.NotFound, []string{"nothing"}},
 		{"of two Ceph clusters", csitest.GroupRequest("g", "a", "far"), codes.FailedPrecondition,
 			[]string{"volume far", "another", "volume a"}},
-		{"the log engine", csitest.GroupRequest("g", "a", "log"), codes.FailedPrecondition, []string{"volume log", "cacheEngine"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := w.Service.CreateVolumeGroupSnapshot(t.Context(), c.ask)

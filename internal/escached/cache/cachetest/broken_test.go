@@ -34,7 +34,7 @@ type broken struct {
 	setMode      func(ctx context.Context, name string, m cache.Mode) error
 	setOptions   func(ctx context.Context, name string, o cache.Options) error
 	resize       func(ctx context.Context, name string, bytes int64) error
-	hold         func(ctx context.Context, name string) error
+	hold         func(ctx context.Context, name string, pause bool) error
 	resume       func(ctx context.Context, name string) error
 }
 
@@ -145,11 +145,11 @@ func (b *broken) Resize(ctx context.Context, name string, bytes int64) error {
 	return b.Fake.Resize(ctx, name, bytes)
 }
 
-func (b *broken) Hold(ctx context.Context, name string) error {
+func (b *broken) Hold(ctx context.Context, name string, pause bool) error {
 	if b.hold != nil {
-		return b.hold(ctx, name)
+		return b.hold(ctx, name, pause)
 	}
-	return b.Fake.Hold(ctx, name)
+	return b.Fake.Hold(ctx, name, pause)
 }
 
 func (b *broken) Resume(ctx context.Context, name string) error {
@@ -177,6 +177,17 @@ func after(f *Fake, method func(context.Context, string) error, spoil func(*asse
 		return err
 	}
 }
+
+// held is after for Hold.
+func held(
+	f *Fake, method func(context.Context, string, bool) error, spoil func(*assembled),
+) func(context.Context, string, bool) error {
+	return func(ctx context.Context, name string, pause bool) error {
+		return after(f, func(ctx context.Context, name string) error { return method(ctx, name, pause) }, spoil)(ctx, name)
+	}
+}
+
+func noHold(context.Context, string, bool) error { return nil }
 
 func nothing(context.Context, string) error { return nil }
 

@@ -46,7 +46,9 @@ func (s *suite) life(mark byte) []lifeStep {
 			s.h.Grow(s.spec.Bytes * 2)
 			return s.e.Resize(ctx, name, s.spec.Bytes*2)
 		}},
-		{what: "Hold", do: func(ctx context.Context) error { return s.e.Hold(ctx, name) }, held: true},
+		{what: "Hold", do: func(ctx context.Context) error { return s.e.Hold(ctx, name, false) }, held: true},
+		{what: "Resume", do: func(ctx context.Context) error { return s.e.Resume(ctx, name) }},
+		{what: "Hold with a pause", do: func(ctx context.Context) error { return s.e.Hold(ctx, name, true) }, held: true},
 		{what: "Resume", do: func(ctx context.Context) error { return s.e.Resume(ctx, name) }},
 		{what: "write", do: write(2)},
 		{what: "WriteBack to an origin that refuses", do: func(ctx context.Context) error {

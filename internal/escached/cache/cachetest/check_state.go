@@ -48,7 +48,7 @@ func absent(s *suite) {
 	s.refused("SetMode", s.e.SetMode(ctx, name, cache.Writethrough), cache.ErrAbsent)
 	s.refused("SetOptions", s.e.SetOptions(ctx, name, cache.Options{MaxAgeSeconds: 1}), cache.ErrAbsent)
 	s.refused("Resize", s.e.Resize(ctx, name, s.spec.Bytes), cache.ErrAbsent)
-	s.refused("Hold", s.e.Hold(ctx, name), cache.ErrAbsent)
+	s.refused("Hold", s.e.Hold(ctx, name, false), cache.ErrAbsent)
 	s.refused("Resume", s.e.Resume(ctx, name), cache.ErrAbsent)
 }
 

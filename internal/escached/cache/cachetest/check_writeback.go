@@ -113,7 +113,7 @@ const stillHeld = 50 * time.Millisecond
 func holdsStill(s *suite) {
 	s.assembled()
 	s.write(1, 1)
-	s.must("Hold", s.e.Hold(s.Context(), s.name()))
+	s.must("Hold", s.e.Hold(s.Context(), s.name(), false))
 	path := s.state().Path
 	if !s.state().Held {
 		s.Errorf("it is not held")
@@ -141,24 +141,57 @@ func holdsStill(s *suite) {
 	s.holds("the origin", s.spec.Origin, 1, 2)
 }
 
+func pauses(s *suite) {
+	s.assembled()
+	s.write(1, 1)
+	s.must("Hold", s.e.Hold(s.Context(), s.name(), true))
+	path := s.state().Path
+	f, err := s.h.Open(path)
+	s.must("open", err)
+	written := make(chan error, 1)
+	go func() {
+		_, err := f.WriteAt(filled(2), cache.BlockBytes)
+		written <- errors.Join(err, f.Close())
+	}()
+	for range 2 { // also after a restart
+		time.Sleep(stillHeld)
+		if got := s.state(); len(written) > 0 || !got.Held || got.GoesOn {
+			s.Errorf("in a pause a write is done: %v; it is %+v", len(written) > 0, got)
+		}
+		s.holds("the held origin", s.spec.Origin, 1, 1)
+		s.restart()
+	}
+	s.must("Resume", s.e.Resume(s.Context(), s.name()))
+	s.must("the write that waited", <-written)
+	if got := s.state(); got.Held || got.GoesOn {
+		s.Errorf("after Resume it is %+v", got)
+	}
+	s.holds("the device", path, 1, 2)
+	s.h.Refuse(true)
+	s.refused("Hold with a pause over an origin that refuses", s.e.Hold(s.Context(), s.name(), true), cache.ErrFailed)
+	s.h.Refuse(false)
+	s.must("Resume", s.e.Resume(s.Context(), s.name()))
+	s.write(1, 3)
+}
+
 func holdFails(s *suite) {
 	s.assembled()
 	s.write(1, 1)
 	s.h.Refuse(true)
-	s.refused("Hold over an origin that refuses", s.e.Hold(s.Context(), s.name()), cache.ErrFailed)
+	s.refused("Hold over an origin that refuses", s.e.Hold(s.Context(), s.name(), false), cache.ErrFailed)
 	s.h.Refuse(false)
 	s.must("Resume", s.e.Resume(s.Context(), s.name()))
 	if got := s.state(); got.Held || got.Failed || got.Dirty != cache.BlockBytes {
 		s.Errorf("after Resume it is %+v", got)
 	}
-	s.must("Hold", s.e.Hold(s.Context(), s.name()))
+	s.must("Hold", s.e.Hold(s.Context(), s.name(), false))
 	s.holds("the held origin", s.spec.Origin, 1, 1)
 	s.must("Resume", s.e.Resume(s.Context(), s.name()))
 }
 
 func holdOutlives(s *suite) {
 	s.assembled()
-	s.must("Hold", s.e.Hold(s.Context(), s.name()))
+	s.must("Hold", s.e.Hold(s.Context(), s.name(), false))
 	s.restart()
 	if !s.state().Held {
 		s.Errorf("a new process does not find it held")

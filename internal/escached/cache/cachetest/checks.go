@@ -24,6 +24,7 @@ func Checks() []Check {
 		{"what is dirty outlives the device", outlives},
 		{"a refused write-back loses nothing and can be tried again", retries},
 		{"a hold keeps the origin as it is until Resume", holdsStill},
+		{"with a pause no write is done until Resume", pauses},
 		{"a hold over a failing origin is an error", holdFails},
 		{"a hold outlives the process", holdOutlives},
 		{"Resume does nothing to a cache that works", resumesNothing},

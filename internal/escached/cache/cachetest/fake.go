@@ -26,7 +26,7 @@ type Fake struct {
 	DirtyErr error
 	// StopErr is the error that Stop returns, if it is not nil: the process of the cache has just died.
 	StopErr error
-	// GoesOn means that I/O goes on during a hold, as with the engine log.
+	// GoesOn means that I/O goes on during a hold without a pause, as with the engine log.
 	GoesOn bool
 	// Resumed is called when Resume ends a hold or a change that was interrupted.
 	Resumed func(*cache.State)
@@ -55,6 +55,7 @@ type assembled struct {
 	origin    string
 	state     cache.State
 	completed bool // its device was made
+	paused    bool // the hold has I/O rest
 }
 
 const (
@@ -342,7 +343,7 @@ func (f *Fake) States(_ context.Context, prefix string) (map[string]cache.State,
 	out := map[string]cache.State{}
 	for name, c := range f.caches {
 		if s := c.state; strings.HasPrefix(name, prefix) {
-			s.GoesOn = s.Held && f.GoesOn
+			s.GoesOn = s.Held && f.goesOn(c)
 			if s.Known {
 				s.Dirty = int64(len(c.disk.dirty)) * cache.BlockBytes
 				s.Free = fakeBlocks*cache.BlockBytes - s.Dirty
@@ -352,6 +353,8 @@ func (f *Fake) States(_ context.Context, prefix string) (map[string]cache.State,
 	}
 	return out, nil
 }
+
+func (f *Fake) goesOn(c *assembled) bool { return f.GoesOn && !c.paused }
 
 // Memory implements cache.Engine.
 func (f *Fake) Memory(diskBytes int64) int64 { return max(0, diskBytes) / MemoryShare }

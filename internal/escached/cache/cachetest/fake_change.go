@@ -56,7 +56,7 @@ func (f *Fake) reload(name string, c *assembled, alter func(*cache.State)) error
 }
 
 func (f *Fake) goOn(c *assembled) {
-	c.state.Held, c.state.Failed = false, false
+	c.state.Held, c.state.Failed, c.paused = false, false, false
 	f.resumed.Broadcast()
 }
 
@@ -103,7 +103,7 @@ func (f *Fake) Resize(_ context.Context, name string, bytes int64) error {
 }
 
 // Hold implements cache.Engine.
-func (f *Fake) Hold(_ context.Context, name string) error {
+func (f *Fake) Hold(_ context.Context, name string, pause bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c, err := f.cache(name)
@@ -113,7 +113,7 @@ func (f *Fake) Hold(_ context.Context, name string) error {
 	if err := f.change("hold " + name); err != nil {
 		return err
 	}
-	c.state.Held = true
+	c.state.Held, c.paused = true, pause
 	return f.writeBack(c)
 }
 

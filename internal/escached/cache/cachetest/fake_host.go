@@ -74,7 +74,7 @@ type fakeFile struct {
 
 // ready waits while the cache is held, unless I/O goes on meanwhile.
 func (u *fakeFile) ready(p []byte, at int64) error {
-	for u.of.state.Held && !u.f.GoesOn {
+	for u.of.state.Held && !u.f.goesOn(u.of) {
 		u.f.resumed.Wait()
 	}
 	switch {

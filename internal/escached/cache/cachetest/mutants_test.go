@@ -113,7 +113,7 @@ var mutants = map[string]map[string]func(f *Fake, b *broken){
 		"Resize of nothing succeeds": func(_ *Fake, b *broken) {
 			b.resize = func(context.Context, string, int64) error { return nil }
 		},
-		"Hold of nothing succeeds":   func(_ *Fake, b *broken) { b.hold = nothing },
+		"Hold of nothing succeeds":   func(_ *Fake, b *broken) { b.hold = noHold },
 		"Resume of nothing succeeds": func(_ *Fake, b *broken) { b.resume = nothing },
 	},
 	"Remove removes once, and nothing that is open": {
@@ -228,12 +228,12 @@ var mutants = map[string]map[string]func(f *Fake, b *broken){
 		},
 	},
 	"a hold keeps the origin as it is until Resume": {
-		"Hold does not suspend": func(f *Fake, b *broken) { b.hold = after(f, f.Hold, resumed) },
+		"Hold does not suspend": func(f *Fake, b *broken) { b.hold = held(f, f.Hold, resumed) },
 		"Hold does not write back": func(f *Fake, b *broken) {
-			b.hold = after(f, nothing, func(c *assembled) { c.state.Held = true })
+			b.hold = held(f, noHold, func(c *assembled) { c.state.Held = true })
 		},
 		"Hold lets writes through to the origin": func(f *Fake, b *broken) {
-			b.hold = after(f, f.Hold, func(c *assembled) { resumed(c); c.state.Options.Mode = cache.Writethrough })
+			b.hold = held(f, f.Hold, func(c *assembled) { resumed(c); c.state.Options.Mode = cache.Writethrough })
 			b.states = seen(f, func(s *cache.State) { s.Held = true })
 		},
 		"Resume leaves it held": func(f *Fake, b *broken) {
@@ -247,9 +247,27 @@ var mutants = map[string]map[string]func(f *Fake, b *broken){
 			b.states = seen(f, func(s *cache.State) { s.GoesOn = true })
 		},
 	},
+	"with a pause no write is done until Resume": {
+		"a pause is ignored": func(f *Fake, b *broken) {
+			f.GoesOn = true
+			b.hold = func(ctx context.Context, name string, _ bool) error { return f.Hold(ctx, name, false) }
+		},
+		"a pause is only said": func(f *Fake, b *broken) {
+			f.GoesOn = true
+			b.hold = func(ctx context.Context, name string, _ bool) error { return f.Hold(ctx, name, false) }
+			b.states = seen(f, func(s *cache.State) { s.GoesOn = false })
+		},
+		"a pause is not said": func(f *Fake, b *broken) { b.states = seen(f, func(s *cache.State) { s.GoesOn = s.Held }) },
+		"Resume does not end a pause": func(f *Fake, b *broken) {
+			b.states = seen(f, func(s *cache.State) { s.Held = true })
+		},
+		"a pause does not write back": func(f *Fake, b *broken) {
+			b.hold = held(f, noHold, func(c *assembled) { c.state.Held = true })
+		},
+	},
 	"a hold over a failing origin is an error": {
 		"Hold succeeds over a failing origin": func(f *Fake, b *broken) {
-			b.hold = func(ctx context.Context, name string) error { _ = f.Hold(ctx, name); return nil }
+			b.hold = func(ctx context.Context, name string, pause bool) error { _ = f.Hold(ctx, name, pause); return nil }
 		},
 		"Resume drops": func(f *Fake, b *broken) { b.resume = after(f, f.Resume, drop) },
 		"Resume leaves the failure of a hold": func(f *Fake, b *broken) {
@@ -336,11 +354,11 @@ var mutants = map[string]map[string]func(f *Fake, b *broken){
 			}
 		},
 		"a killed hold drops": func(f *Fake, b *broken) {
-			b.hold = func(ctx context.Context, name string) error {
+			b.hold = func(ctx context.Context, name string, pause bool) error {
 				if f.kill {
 					f.alter(name, drop)
 				}
-				return f.Hold(ctx, name)
+				return f.Hold(ctx, name, pause)
 			}
 		},
 	},

@@ -129,7 +129,7 @@ func TestADeviceWithoutATableIsRemovedAndIsNoCache(t *testing.T) {
 
 func TestAHoldSuspendsWhatUsersGetFirstAndResumesItLast(t *testing.T) {
 	h, e := assembled(t)
-	if err := errors.Join(e.Hold(t.Context(), volume), e.Resume(t.Context(), volume)); err != nil {
+	if err := errors.Join(e.Hold(t.Context(), volume, false), e.Resume(t.Context(), volume)); err != nil {
 		t.Fatal(err)
 	}
 	h.did("Hold and Resume", "suspend escache-v-front", "message escache-v flush_on_suspend", "suspend escache-v",

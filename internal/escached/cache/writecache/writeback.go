@@ -23,8 +23,8 @@ func (e *Engine) WriteBack(ctx context.Context, name string) error {
 
 // Hold implements cache.Engine: it flushes once more and suspends with the filesystem frozen, so
 // the origin is then complete and consistent. It does not suspend a device with an error: that
-// would abort ext4's journal.
-func (e *Engine) Hold(ctx context.Context, name string) error {
+// would abort ext4's journal. It always stops all I/O.
+func (e *Engine) Hold(ctx context.Context, name string, _ bool) error {
 	d, err := e.device(ctx, name)
 	switch {
 	case err != nil:

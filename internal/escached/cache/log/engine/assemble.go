@@ -70,12 +70,15 @@ func (e *Engine) Stop(ctx context.Context, name string) error {
 }
 
 // Fail implements cache.Engine. I/O to an NBD device waits for another process when its own has died. It
-// fails once the device is disconnected.
+// fails once the device is disconnected, and goes that far only if a pause does not keep it.
 func (e *Engine) Fail(ctx context.Context, name string) error {
 	if err := e.processes.Kill(ctx, name); err != nil {
 		return err
 	}
-	return e.disconnect(ctx, name)
+	if err := e.disconnect(ctx, name); err != nil {
+		return err
+	}
+	return e.unsuspend(ctx, name)
 }
 
 // Remove implements cache.Engine.

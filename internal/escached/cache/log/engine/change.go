@@ -98,18 +98,29 @@ func (e *Engine) Retry(ctx context.Context, name string) error {
 	return called(e.client(name).Retry(ctx))
 }
 
-// Hold implements cache.Engine. Users go on writing to the log meanwhile. A hold that fails is one until
-// Resume: the plan says so.
-func (e *Engine) Hold(ctx context.Context, name string) error {
+// Hold implements cache.Engine. Users go on writing to the log meanwhile. For a pause the device in front is
+// suspended: the kernel keeps that up, whatever becomes of the process. A hold that fails is one until Resume: the
+// plan says so.
+func (e *Engine) Hold(ctx context.Context, name string, pause bool) error {
 	p, err := e.plans.get(name)
 	if err != nil {
 		return err
 	}
-	p.Holding = true
+	p.Holding, p.Paused = true, false
 	if err := e.plans.put(name, p); err != nil {
 		return err
 	}
-	return called(e.client(name).Hold(ctx, holdLimit))
+	if pause {
+		if err := e.dm.SuspendNoFreeze(ctx, name, front(name)); err != nil {
+			return err
+		}
+		crashpoint.Reach("hold/paused")
+	}
+	if err := called(e.client(name).Hold(ctx, holdLimit)); err != nil || !pause {
+		return err
+	}
+	p.Paused = true
+	return e.plans.put(name, p)
 }
 
 // Revive implements cache.Engine.
@@ -133,6 +144,9 @@ func (e *Engine) Resume(ctx context.Context, name string) error {
 		return err
 	}
 	if p.Holding {
+		if err := e.unsuspend(ctx, name); err != nil {
+			return err
+		}
 		if err := e.endHold(ctx, name, p); err != nil {
 			return err
 		}
@@ -153,7 +167,7 @@ func (e *Engine) endHold(ctx context.Context, name string, p plan) error {
 	if err := called(e.client(name).Retry(ctx)); err != nil {
 		return err
 	}
-	p.Holding = false
+	p.Holding, p.Paused = false, false
 	return e.plans.put(name, p)
 }
 

@@ -25,6 +25,7 @@ type Mapper interface {
 	Devices(ctx context.Context, prefix string, use func(map[string]devmapper.Device) error) error
 	Create(ctx context.Context, volume, device, table string) error
 	Remove(ctx context.Context, volume, device string) error
+	SuspendNoFreeze(ctx context.Context, volume, device string) error
 	SuspendNoFlush(ctx context.Context, volume, device string) error
 	Load(ctx context.Context, volume, device, table string) error
 	Resume(ctx context.Context, volume, device string) error

@@ -124,7 +124,7 @@ func TestADeviceWhoseProcessHasDiedIsThereAndGoesOnAfterRevive(t *testing.T) {
 
 func TestAHoldOutlivesTheProcessAndRevive(t *testing.T) {
 	h, e := assembled(t)
-	must(t, e.Hold(t.Context(), volume))
+	must(t, e.Hold(t.Context(), volume, false))
 	h.processes[volume].die()
 	must(t, e.Revive(t.Context(), volume))
 	if s := stateOf(t, e); !s.Held {

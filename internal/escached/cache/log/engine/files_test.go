@@ -65,37 +65,51 @@ type userFile struct {
 	name  string
 }
 
-func (u *userFile) server(p []byte, at int64) (*fakeProcess, error) {
+// server is the process that serves a request, which is under way until done.
+func (u *userFile) server(p []byte, at int64) (server *fakeProcess, done func(), err error) {
 	for {
 		u.h.mu.Lock()
 		server, end, ready := u.h.processes[u.name], u.front.sectors*devmapper.SectorBytes, !u.front.suspended
 		_, connected := u.h.nbd[process.Backend(u.name)]
+		serves := ready && connected && server != nil
+		if serves {
+			u.front.underWay++
+		}
 		u.h.mu.Unlock()
 		switch {
-		case at+int64(len(p)) > end:
-			return nil, io.EOF
-		case !connected:
-			return nil, errRefused
-		case ready && server != nil:
-			return server, nil
+		case serves && at+int64(len(p)) <= end:
+			return server, u.done, nil
+		case serves:
+			u.done()
+			return nil, nil, io.EOF
+		case ready && !connected:
+			return nil, nil, errRefused
 		}
 		time.Sleep(time.Millisecond)
 	}
 }
 
+func (u *userFile) done() {
+	u.h.mu.Lock()
+	defer u.h.mu.Unlock()
+	u.front.underWay--
+}
+
 func (u *userFile) ReadAt(p []byte, at int64) (int, error) {
-	server, err := u.server(p, at)
+	server, done, err := u.server(p, at)
 	if err != nil {
 		return 0, err
 	}
+	defer done()
 	return len(p), server.device.Read(uint64(at/cache.BlockBytes), p)
 }
 
 func (u *userFile) WriteAt(p []byte, at int64) (int, error) {
-	server, err := u.server(p, at)
+	server, done, err := u.server(p, at)
 	if err != nil {
 		return 0, err
 	}
+	defer done()
 	if err := server.device.Write(uint64(at/cache.BlockBytes), p); err != nil {
 		return 0, err
 	}

@@ -62,6 +62,15 @@ func (e *Engine) expose(ctx context.Context, name, device string, bytes int64) e
 	return e.dm.Resume(ctx, name, front(name))
 }
 
+// unsuspend lets I/O of the device in front go on.
+func (e *Engine) unsuspend(ctx context.Context, name string) error {
+	fronts, err := e.fronts(ctx, name)
+	if err != nil || !fronts[name].Suspended {
+		return err
+	}
+	return e.dm.Resume(ctx, name, front(name))
+}
+
 // hide removes the device in front. It returns cache.ErrOpen while someone has it open.
 func (e *Engine) hide(ctx context.Context, name string) error {
 	fronts, err := e.fronts(ctx, name)

@@ -54,6 +54,7 @@ type dmDevice struct {
 	sectors          int64
 	table, nextTable string
 	open             int
+	underWay         int // requests
 	suspended        bool
 }
 
@@ -198,6 +199,22 @@ func (h *host) change(what, device string, do func(d *dmDevice)) error {
 	defer h.mu.Unlock()
 	do(h.fronts[device])
 	return nil
+}
+
+// SuspendNoFreeze waits for what is under way.
+func (h *host) SuspendNoFreeze(_ context.Context, _, device string) error {
+	if err := h.change("pause", device, func(d *dmDevice) { d.suspended = true }); err != nil {
+		return err
+	}
+	for {
+		h.mu.Lock()
+		underWay := h.fronts[device].underWay
+		h.mu.Unlock()
+		if underWay == 0 {
+			return nil
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 func (h *host) SuspendNoFlush(_ context.Context, _, device string) error {

@@ -27,6 +27,8 @@ type plan struct {
 	Of      cache.Identity `json:"of"`
 	// Holding is set from before a hold until Resume.
 	Holding bool `json:"holding,omitempty"`
+	// Paused is set once the image has everything in a hold for which the device in front was suspended before.
+	Paused bool `json:"paused,omitempty"`
 
 	// damage says why a plan cannot be read; everything else is empty then, but for the mode.
 	damage string

@@ -35,7 +35,8 @@ func (e *Engine) States(ctx context.Context, prefix string) (map[string]cache.St
 			state := p.state(name, status, err)
 			state.Open = d.Open
 			state.Held = state.Held || !exposed || d.Suspended
-			state.GoesOn = state.Held
+			rests := p.Paused && d.Suspended && (state.Unserved != "" || status.Held)
+			state.GoesOn = state.Held && !rests
 			mu.Lock()
 			defer mu.Unlock()
 			out[name] = state

@@ -1,0 +1,102 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached/cache"
+	"github.com/escache/escache-csi/internal/escached/problem"
+	"github.com/escache/escache-csi/internal/escached/volume"
+)
+
+// pausable is a host with a volume of the engine log.
+func pausable(t *testing.T) (*world, *Engine) {
+	t.Helper()
+	w := withLog(t)
+	w.log.GoesOn = true
+	e := w.engine()
+	if err := errors.Join(putLog(e, t), connectLog(e, t, 3)); err != nil {
+		t.Fatal(err)
+	}
+	return w, e
+}
+
+// TestAPauseIsToldAndKept: also where I/O would go on, and when it went on in an earlier hold.
+func TestAPauseIsToldAndKept(t *testing.T) {
+	w, e := pausable(t)
+	name := volume.NameOf(ref)
+	var before time.Time
+	for _, step := range []struct {
+		pause, rests, extends bool
+		seconds               int
+	}{{false, false, false, 60}, {true, true, false, 60}, {true, true, true, 1}, {false, true, true, 1}} {
+		held, err := e.Hold(t.Context(), escache.HoldRequest{VolumeRef: ref, MaxSeconds: step.seconds, Pause: step.pause})
+		if err != nil {
+			t.Fatal(err)
+		}
+		states, err := w.log.States(t.Context(), name)
+		if s := states[name]; err != nil || held.Paused != step.rests || s.GoesOn == step.rests ||
+			held.HeldUntil.Equal(before) != step.extends {
+			t.Errorf("%+v: answered %+v after %s, and it is %+v, %v", step, held, before, s, err)
+		}
+		before = held.HeldUntil
+	}
+}
+
+// TestAPauseThatIsOverIsNotTold: I/O has gone on, so a group snapshot that relies on it must not count.
+func TestAPauseThatIsOverIsNotTold(t *testing.T) {
+	w, e := pausable(t)
+	if _, err := e.Hold(t.Context(), escache.HoldRequest{VolumeRef: ref, MaxSeconds: 60, Pause: true}); err != nil {
+		t.Fatal(err)
+	}
+	if statusOf(e, t).HeldUntil == nil {
+		t.Fatal("it is not held")
+	}
+	if err := errors.Join(w.log.Resume(t.Context(), volume.NameOf(ref)), w.log.Hold(t.Context(), volume.NameOf(ref), false)); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range []*Engine{e, w.restarted()} {
+		if until := statusOf(e, t).HeldUntil; until != nil {
+			t.Errorf("it is paused until %s, and I/O goes on", until)
+		}
+	}
+}
+
+// deafCache is an engine whose Hold returns when the caller's time is up.
+type deafCache struct{ cache.Engine }
+
+func (d deafCache) Hold(ctx context.Context, name string, pause bool) error {
+	err := d.Engine.Hold(ctx, name, pause)
+	<-ctx.Done()
+	return errors.Join(err, ctx.Err())
+}
+
+// lyingCache is an engine that lets I/O go on in a pause.
+type lyingCache struct{ cache.Engine }
+
+func (l lyingCache) Hold(ctx context.Context, name string, _ bool) error {
+	return l.Engine.Hold(ctx, name, false)
+}
+
+// TestAPauseThatCannotBeHadLetsIOGoOn, however long the image takes, and if the engine does not pause.
+func TestAPauseThatCannotBeHadLetsIOGoOn(t *testing.T) {
+	for code, engine := range map[escache.Code]func(cache.Engine) cache.Engine{
+		escache.CodeTimeout:  func(e cache.Engine) cache.Engine { return deafCache{e} },
+		escache.CodeInternal: func(e cache.Engine) cache.Engine { return lyingCache{e} },
+	} {
+		w, e := pausable(t)
+		e.Caches[escache.EngineLog] = engine(w.log)
+		begun := time.Now()
+		_, err := e.Hold(t.Context(), escache.HoldRequest{VolumeRef: ref, MaxSeconds: 1, Pause: true})
+		if got := problem.Of(err).Code; err == nil || got != code || time.Since(begun) > 20*time.Second {
+			t.Errorf("%s: after %s: %v", code, time.Since(begun), err)
+		}
+		states, err := w.log.States(t.Context(), volume.NameOf(ref))
+		if s := states[volume.NameOf(ref)]; err != nil || s.Held || statusOf(e, t).HeldUntil != nil {
+			t.Errorf("%s: it is %+v, %v", code, s, err)
+		}
+	}
+}
