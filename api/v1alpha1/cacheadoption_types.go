@@ -204,9 +204,10 @@ type CacheAdoptionStatus struct {
 	SilentNodes []string `json:"silentNodes,omitempty"`
 }
 
-// Adoption says how a volume came to an image that was there before.
+// Adoption says how a volume came to an image that was there before. A record that was set back by a restore of etcd, and
+// brought up to date, gets one that only forbids to make a filesystem.
 type Adoption struct {
-	// Request is the UID of the CacheAdoption.
+	// Request is the UID of the CacheAdoption; empty if the volume was not made by one.
 	//
 	// +required
 	// +kubebuilder:validation:MaxLength=63

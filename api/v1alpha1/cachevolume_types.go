@@ -58,7 +58,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="has(self.fromSnapshot) == has(oldSelf.fromSnapshot)",message="fromSnapshot is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.fromVolume) == has(oldSelf.fromVolume)",message="fromVolume is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.cacheEngine) == has(oldSelf.cacheEngine)",message="cacheEngine is immutable"
-// +kubebuilder:validation:XValidation:rule="has(self.adoption) == has(oldSelf.adoption)",message="adoption is immutable"
+// +kubebuilder:validation:XValidation:rule="has(self.adoption) == has(oldSelf.adoption) || has(self.adoption) && !(has(self.adoption.formatIfBlank) && self.adoption.formatIfBlank)",message="adoption cannot be removed, nor be added with formatIfBlank"
 type CacheVolumeSpec struct {
 	// ClusterID names the Ceph cluster.
 	//
@@ -161,7 +161,7 @@ type CacheVolumeSpec struct {
 	// is in Ceph. The PersistentVolume must allow such a node, too.
 	UncachedFallback bool `json:"uncachedFallback,omitempty"`
 
-	// Adoption is set if the image was there before the volume.
+	// Adoption is set if the image was there before the volume, or before its record.
 	Adoption *Adoption `json:"adoption,omitempty"`
 
 	// Release gives the volume up and leaves its image, complete, in Ceph: csi-controller writes the

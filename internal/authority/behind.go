@@ -15,13 +15,19 @@ type Noted struct {
 	LinkGeneration int64
 	// Node is the one that had the volume then. It is for people only.
 	Node string
+	// Pool and Image are those of the volume. The note may be on a copy of them.
+	Pool, Image string
 }
 
 // NotBehind returns an error if the image tells of a later attachment, or of later replicas, than the
-// record: the record was set back, for example by restoring an old etcd. What another volume has noted says
-// nothing. The error wraps ErrRecordBehind.
+// record: the record was set back, for example by restoring an old etcd. So it was, too, if the image is another
+// volume's by now, which has adopted it. What is noted of another image says nothing: a copy has the note of what it
+// was copied from. The error wraps ErrRecordBehind.
 func NotBehind(v *v1alpha1.CacheVolume, image Noted) error {
 	switch {
+	case image.Volume != "" && image.Volume != v.Name && image.Pool == v.Spec.Pool && image.Image == v.Spec.Image:
+		return fmt.Errorf("volume %s: %w: by its metadata image %s/%s is volume %s's, which has adopted it since; see docs/restore-etcd.md",
+			v.Name, ErrRecordBehind, image.Pool, image.Image, image.Volume)
 	case image.Volume != v.Name:
 		return nil
 	case image.Epoch > v.Status.Epoch:

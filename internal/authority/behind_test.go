@@ -9,20 +9,30 @@ import (
 
 func TestNotBehind(t *testing.T) {
 	v := volume(func(s *v1alpha1.CacheVolumeStatus) { s.Epoch = 7 })
-	v.Spec.LinkGeneration = 2
+	v.Spec.LinkGeneration, v.Spec.Pool, v.Spec.Image = 2, "fast", "i"
+	noted := func(volume string, epoch, generation int64, node string) Noted {
+		return Noted{Volume: volume, Epoch: epoch, LinkGeneration: generation, Node: node, Pool: "fast", Image: "i"}
+	}
+	of := func(pool, image string) Noted {
+		n := noted("w", 8, 3, "n1")
+		n.Pool, n.Image = pool, image
+		return n
+	}
 	for _, tc := range []struct {
 		name         string
 		image        Noted
 		refused, has bool
 	}{
 		{"nothing noted", Noted{}, false, false},
-		{"this attachment", Noted{v.Name, 7, 2, "n1"}, false, true},
-		{"an earlier one", Noted{v.Name, 6, 2, "n1"}, false, false},
-		{"the former replicas", Noted{v.Name, 7, 1, "n1"}, false, false},
-		{"a later attachment", Noted{v.Name, 8, 2, "n2"}, true, false},
-		{"later replicas", Noted{v.Name, 7, 3, "n1"}, true, false},
-		{"a later attachment of another volume", Noted{"w", 8, 3, "n1"}, false, false},
-		{"this attachment of another volume", Noted{"w", 7, 2, "n1"}, false, false},
+		{"this attachment", noted(v.Name, 7, 2, "n1"), false, true},
+		{"an earlier one", noted(v.Name, 6, 2, "n1"), false, false},
+		{"the former replicas", noted(v.Name, 7, 1, "n1"), false, false},
+		{"a later attachment", noted(v.Name, 8, 2, "n2"), true, false},
+		{"later replicas", noted(v.Name, 7, 3, "n1"), true, false},
+		{"of another image, which this one is a copy of", of("fast", "j"), false, false},
+		{"of an image of the same name in another pool", of("slow", "i"), false, false},
+		{"another volume has the image now", noted("w", 8, 3, "n1"), true, false},
+		{"another volume has the image now, and was never attached", noted("w", 0, 0, ""), true, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if err := NotBehind(v, tc.image); tc.refused != errors.Is(err, ErrRecordBehind) || !tc.refused && err != nil {

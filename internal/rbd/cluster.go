@@ -55,6 +55,9 @@ type Options struct {
 	// moved there may always be, those of another Kubernetes cluster never, and neither those that somebody
 	// else than the driver has moved there. nil means only the first.
 	OwnsTrash func(image string) bool
+	// MayMark returns an error if an image that is marked as another volume's, and has this note, must not be marked
+	// as this one's. A clone has mark and note of its parent until it gets its own. nil allows all.
+	MayMark func(image ImageRef, volume, note string) error
 	// Admit is called for each new connection before the first call uses it. After an error the
 	// connection is not used. nil admits all.
 	Admit func(Session) error

@@ -46,7 +46,7 @@ const (
 )
 
 // MarkImage marks an image as this Kubernetes cluster's if it has no mark, and returns its ID.
-// Errors: ErrNotFound, ErrPoolNotFound, ErrForeign. An image that has its mark costs two messages.
+// Errors: ErrNotFound, ErrPoolNotFound, ErrForeign, ErrExists if Options.MayMark is against it. An image that has its mark costs two messages.
 //
 // What changes the mark of one image is done one after the other, until each call has really ended. So an older
 // note never replaces a newer one. An earlier leader's calls cannot come late: its clients are fenced (Options.Admit).
@@ -57,7 +57,7 @@ func (c *Cluster) MarkImage(ctx context.Context, ref ImageRef, volume string) (i
 			if err != nil {
 				return "", err
 			}
-			return id, c.markOnce(io, id, volume)
+			return id, c.markOnce(io, id, ref, volume)
 		})
 	})
 }
@@ -81,7 +81,8 @@ func (c *Cluster) MarkOf(ctx context.Context, ref ImageRef) (Mark, error) {
 }
 
 // NoteImage writes a note about the volume beside the image's mark, and marks an image that has no
-// mark. Errors: ErrNotFound, ErrPoolNotFound, ErrForeign. It costs three messages.
+// mark. Errors: ErrNotFound, ErrPoolNotFound, ErrForeign, ErrExists for an image of another volume. It costs three
+// messages.
 func (c *Cluster) NoteImage(ctx context.Context, ref ImageRef, volume, note string) error {
 	_, err := callAlone(ctx, c, "image_note", ref.String(), ref, func(conn *rados.Conn) (struct{}, error) {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (struct{}, error) {
@@ -91,7 +92,10 @@ func (c *Cluster) NoteImage(ctx context.Context, ref ImageRef, volume, note stri
 			}
 			wanted := Mark{Kubernetes: c.options.Kubernetes, Volume: volume, Note: note}
 			return struct{}{}, changeMark(io, id, func(has Mark) (metadataChange, error) {
-				return wanted.change(), c.foreign(has)
+				if err := c.foreign(has); err != nil {
+					return metadataChange{}, err
+				}
+				return wanted.change(), has.ofAnother(volume)
 			})
 		})
 	})
@@ -136,8 +140,8 @@ func (c *Cluster) KeepImage(ctx context.Context, ref ImageRef, volume, at string
 				if err := c.foreign(has); err != nil {
 					return metadataChange{}, err
 				}
-				if has.Kubernetes != "" && has.Volume != volume {
-					return metadataChange{}, fmt.Errorf("%w: it is volume %s's", ErrExists, has.Volume)
+				if err := has.ofAnother(volume); err != nil {
+					return metadataChange{}, err
 				}
 				if has.Deleted != "" {
 					return metadataChange{}, nil
@@ -149,8 +153,16 @@ func (c *Cluster) KeepImage(ctx context.Context, ref ImageRef, volume, at string
 	return err
 }
 
-// markOnce marks an image that has no mark.
-func (c *Cluster) markOnce(io *rados.IOContext, id, volume string) error {
+// ofAnother returns ErrExists if the mark is another volume's.
+func (m Mark) ofAnother(volume string) error {
+	if m.Kubernetes != "" && m.Volume != volume {
+		return fmt.Errorf("%w: it is volume %s's", ErrExists, m.Volume)
+	}
+	return nil
+}
+
+// markOnce marks an image that has no mark, or a mark that it has been copied with.
+func (c *Cluster) markOnce(io *rados.IOContext, id string, ref ImageRef, volume string) error {
 	wanted := Mark{Kubernetes: c.options.Kubernetes, Volume: volume}
 	if wanted.Kubernetes == "" {
 		return nil
@@ -158,6 +170,11 @@ func (c *Cluster) markOnce(io *rados.IOContext, id, volume string) error {
 	return changeMark(io, id, func(has Mark) (metadataChange, error) {
 		if err := c.foreign(has); err != nil || has.is(wanted) {
 			return metadataChange{}, err
+		}
+		if err := has.ofAnother(volume); err != nil && c.options.MayMark != nil {
+			if why := c.options.MayMark(ref, volume, has.Note); why != nil {
+				return metadataChange{}, fmt.Errorf("%w: %w", err, why)
+			}
 		}
 		wanted.Note = has.Note
 		return wanted.change(), nil

@@ -329,3 +329,35 @@ func TestAnImageIsTakenFromTheClusterThatWasNamed(t *testing.T) {
 		t.Errorf("of nobody: %v", err)
 	}
 }
+
+// TestAnImageThatAnotherVolumeHasKeepsItsMarkAndNote: the record of a volume that gave it up may come back.
+func TestAnImageThatAnotherVolumeHasKeepsItsMarkAndNote(t *testing.T) {
+	of := func(image ImageRef, volume, note string) error {
+		if note == "of "+image.Name {
+			return errors.New("the note says so")
+		}
+		return nil
+	}
+	c, pool, ctx := open(t, ceph, Options{Kubernetes: "a", MayMark: of}), newPool(t), t.Context()
+	s := spec(pool, "i")
+	s.Volume, s.Note = "adopted", "of i"
+	must(t, c.CreateImage(ctx, s))
+	want := Mark{Kubernetes: "a", Volume: "adopted", Note: "of i"}
+	for what, err := range map[string]error{
+		"mark": second(c.MarkImage(ctx, s.ImageRef, "former")),
+		"note": c.NoteImage(ctx, s.ImageRef, "former", "epoch 1"),
+	} {
+		if !errors.Is(err, ErrExists) || !strings.Contains(err.Error(), "adopted") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if mark, err := c.MarkOf(ctx, s.ImageRef); err != nil || mark != want {
+		t.Errorf("%+v, %v", mark, err)
+	}
+	// A clone that was left half made has what its parent has.
+	must(t, c.NoteImage(ctx, s.ImageRef, "adopted", "of its parent"))
+	must(t, second(c.MarkImage(ctx, s.ImageRef, "clone")))
+	if mark, err := c.MarkOf(ctx, s.ImageRef); err != nil || mark.Volume != "clone" {
+		t.Errorf("the clone: %+v, %v", mark, err)
+	}
+}

@@ -10,7 +10,9 @@ import (
 // TestAFullPoolTakesANote: an attachment waits for its note. What it says replaces what the header has.
 func TestAFullPoolTakesANote(t *testing.T) {
 	c, pool, ctx := open(t, ceph, Options{Kubernetes: "ours"}), newPool(t), t.Context()
-	must(t, c.CreateImage(ctx, spec(pool, "a")))
+	a := spec(pool, "a")
+	a.Volume = "a"
+	must(t, c.CreateImage(ctx, a))
 	ceph.Ceph(t, "osd", "pool", "set-quota", pool, "max_objects", "1")
 	deadline := time.Now().Add(60 * time.Second)
 	for i := 0; c.CreateImage(within(t, 10*time.Second), spec(pool, fmt.Sprint("b", i))) == nil; i++ {

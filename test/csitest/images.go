@@ -113,11 +113,19 @@ func (f *Images) Mark(_ context.Context, image volumes.ImageRef, volume string) 
 	if _, there := f.Sizes[image]; !there {
 		return "", volumes.ErrNotFound
 	}
+	if text, err := f.Notes[image].Text(); err == nil && f.Marks[image] != "" {
+		if err := volumes.MayMark(image, volume, text); err != nil {
+			return "", err
+		}
+	}
 	if f.Fail == nil {
 		f.Marks[image] = volume
 	}
-	return strings.ReplaceAll("idof"+image.Image, "-", ""), f.Fail // the API takes letters and digits
+	return idOf(image), f.Fail
 }
+
+// idOf is the ID of an image. The API takes letters and digits.
+func idOf(image volumes.ImageRef) string { return strings.ReplaceAll("idof"+image.Image, "-", "") }
 
 // Resize makes an image larger.
 func (f *Images) Resize(_ context.Context, image volumes.ImageRef, sizeBytes int64) (int64, error) {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/escache/escache-csi/internal/controller/volumes"
 )
@@ -14,6 +13,9 @@ import (
 func (f *Images) Note(_ context.Context, image volumes.ImageRef, note volumes.Note) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if has := f.Marks[image]; has != "" && has != note.Volume {
+		return fmt.Errorf("it is volume %s's: %w", has, volumes.ErrRefused)
+	}
 	if f.Fail == nil && f.Noting == nil {
 		f.Notes[image] = note
 	}
@@ -67,7 +69,7 @@ func (f *Images) Adopt(_ context.Context, image volumes.ImageRef, note volumes.N
 		delete(f.Released, image)
 		f.see(image, volumes.Note{}) // the mark replaces it
 	}
-	return "adopted", f.Fail
+	return idOf(image), f.Fail
 }
 
 // Retake takes an image that another cluster has marked.
@@ -81,7 +83,7 @@ func (f *Images) Retake(_ context.Context, image volumes.ImageRef, from string, 
 		f.Notes[image] = note
 		delete(f.Foreign, image)
 	}
-	return strings.ReplaceAll("idof"+image.Image, "-", ""), f.Fail
+	return idOf(image), f.Fail
 }
 
 // MarkOf returns the volume of an image's mark.
@@ -119,7 +121,7 @@ func (f *Images) Remains(_ context.Context, image volumes.ImageRef) (volumes.Rem
 		return volumes.Remains{}, f.Fail
 	}
 	out := volumes.Remains{
-		ID: strings.ReplaceAll("idof"+image.Image, "-", ""), SizeBytes: size, Volume: f.Marks[image], Note: f.Notes[image],
+		ID: idOf(image), SizeBytes: size, Volume: f.Marks[image], Note: f.Notes[image],
 		Left: f.Left[image],
 	}
 	for _, client := range f.Open[image] {

@@ -95,6 +95,7 @@ func serve(ctx context.Context, o Options, stderr io.Writer) error {
 	clusters := rbd.NewClusters(rbd.Options{
 		Dir: o.CephDir, Observe: seen.ObserveCeph, Kubernetes: own,
 		OwnsTrash: func(image string) bool { return strings.HasPrefix(image, o.ImagePrefix) },
+		MayMark:   ceph.MayMark,
 		Admit:     admit(ctx, clients, log),
 	})
 	defer clusters.Close()

@@ -37,6 +37,11 @@ func New(clusters *rbd.Clusters, dir string, now func() time.Time) *Images {
 	return &Images{clusters: clusters, dir: dir, now: now, checked: map[[2]string]time.Time{}, sizes: map[[2]string]poolSize{}}
 }
 
+// MayMark is for rbd.Options: it refuses an image whose note is of another volume that has this very image.
+func MayMark(image rbd.ImageRef, volume, note string) error {
+	return volumes.MayMark(volumes.ImageRef{Pool: image.Pool, Image: image.Name}, volume, note)
+}
+
 // EnsurePool checks a pool, and with create makes it.
 func (i *Images) EnsurePool(ctx context.Context, clusterID, pool string, create bool) error {
 	key := [2]string{clusterID, pool}

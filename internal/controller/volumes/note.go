@@ -207,10 +207,34 @@ func (s *Steps) compare(ctx context.Context, v *v1alpha1.CacheVolume) (authority
 
 // laterNote refuses an image by whose note the record may be behind: this version cannot read it.
 func laterNote(image ImageRef) error {
-	return fmt.Errorf("the metadata of image %s are of a later version of the driver, so they may tell of a later attachment: "+
-		"upgrade csi-controller: %w", image, ErrRefused)
+	return fmt.Errorf("the metadata of image %s/%s are of a later version of the driver, so they may tell of a later attachment: "+
+		"upgrade csi-controller: %w", image.Pool, image.Image, ErrRefused)
 }
 
 func (n Note) noted() authority.Noted {
-	return authority.Noted{Volume: n.Volume, Epoch: n.Epoch, LinkGeneration: n.Spec.LinkGeneration, Node: n.AttachedNode}
+	return authority.Noted{
+		Volume: n.Volume, Epoch: n.Epoch, LinkGeneration: n.Spec.LinkGeneration, Node: n.AttachedNode,
+		Pool: n.Spec.Pool, Image: n.Spec.Image,
+	}
+}
+
+// OfAnother reports whether the note says that the image is another volume's than this one. A clone has its parent's
+// note until it gets its own, and that says nothing: it is of another image.
+func (n Note) OfAnother(image ImageRef, volume string) bool {
+	return n.Volume != "" && n.Volume != volume && n.Spec.Pool == image.Pool && n.Spec.Image == image.Image
+}
+
+// MayMark returns nil if an image that has another volume's mark, and this note, may be marked as the volume's. The
+// error wraps ErrRefused.
+func MayMark(image ImageRef, volume, text string) error {
+	note, err := ParseNote(text)
+	switch {
+	case err != nil:
+		return err
+	case note.Later:
+		return laterNote(image)
+	case note.OfAnother(image, volume):
+		return fmt.Errorf("its metadata says so, and that it is not volume %s's; see docs/restore-etcd.md: %w", volume, ErrRefused)
+	}
+	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -94,9 +95,10 @@ func Unfinished(v *v1alpha1.CacheVolume) bool {
 }
 
 // WasSetBack reports whether the record of a volume knows less than its image, which has this note, and its
-// hosts: an older etcd was restored. seen is the newest attachment that one of them knows.
+// hosts: an older etcd was restored. seen is the newest attachment that one of them knows. If the image is another
+// volume's now, they do not speak of this one.
 func WasSetBack(v *v1alpha1.CacheVolume, note Note, seen int64) bool {
-	return v.Status.Phase == v1alpha1.VolumeReady && v.DeletionTimestamp.IsZero() &&
+	return v.Status.Phase == v1alpha1.VolumeReady && v.DeletionTimestamp.IsZero() && !note.OfAnother(ImageOf(v), v.Name) &&
 		(v.Status.Epoch < seen || v.Spec.LinkGeneration < note.Spec.LinkGeneration)
 }
 
@@ -168,11 +170,18 @@ func elsewhere(is, now v1alpha1.CacheVolumeSpec) string {
 
 // changeSpec enters what may have changed since the record was written.
 func (s *Steps) changeSpec(ctx context.Context, v *v1alpha1.CacheVolume, now v1alpha1.CacheVolumeSpec) error {
-	generation := max(v.Spec.LinkGeneration, now.LinkGeneration)
-	if v.Spec.SizeBytes == now.SizeBytes && slices.Equal(v.Spec.Replicas, now.Replicas) && v.Spec.LinkGeneration == generation {
+	was := v.Spec.DeepCopy()
+	v.Spec.Replicas, v.Spec.SizeBytes = now.Replicas, max(v.Spec.SizeBytes, now.SizeBytes)
+	v.Spec.LinkGeneration = max(v.Spec.LinkGeneration, now.LinkGeneration)
+	if now.Adoption != nil && !now.Adoption.FormatIfBlank { // the record may be from before the filesystem was made
+		if v.Spec.Adoption == nil {
+			v.Spec.Adoption = &v1alpha1.Adoption{}
+		}
+		v.Spec.Adoption.FormatIfBlank = false
+	}
+	if equality.Semantic.DeepEqual(was, &v.Spec) {
 		return nil
 	}
-	v.Spec.Replicas, v.Spec.SizeBytes, v.Spec.LinkGeneration = now.Replicas, max(v.Spec.SizeBytes, now.SizeBytes), generation
 	if err := s.Cached.Update(ctx, v); err != nil {
 		return fmt.Errorf("change the record of volume %s: %w", v.Name, err)
 	}
