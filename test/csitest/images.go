@@ -30,6 +30,8 @@ type Images struct {
 
 	// Taken is how often each snapshot was taken.
 	Taken map[volumes.SnapshotRef]int
+	// TakenAt is when Ceph has taken them.
+	TakenAt map[volumes.SnapshotRef]time.Time
 	// Taking is called while a snapshot is taken.
 	Taking func(volumes.SnapshotRef)
 	// Refusing is what TakeSnapshot answers if it is an error.
@@ -64,7 +66,7 @@ func NewImages() *Images {
 		Seen:  map[volumes.ImageRef]volumes.Inspection{},
 		Marks: map[volumes.ImageRef]string{}, Foreign: map[volumes.ImageRef]bool{},
 		Kept:  map[volumes.ImageRef]string{},
-		Taken: map[volumes.SnapshotRef]int{}, Clones: map[volumes.ImageRef]string{},
+		Taken: map[volumes.SnapshotRef]int{}, TakenAt: map[volumes.SnapshotRef]time.Time{}, Clones: map[volumes.ImageRef]string{},
 	}
 }
 

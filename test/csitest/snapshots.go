@@ -23,7 +23,15 @@ func (f *Images) TakeSnapshot(ctx context.Context, ref volumes.SnapshotRef) (vol
 		return volumes.Snapshot{}, f.Fail
 	}
 	f.Taken[ref]++
-	return volumes.Snapshot{SizeBytes: f.Sizes[ref.ImageRef], Taken: time.Now()}, nil
+	f.TakenAt[ref] = time.Now()
+	return volumes.Snapshot{SizeBytes: f.Sizes[ref.ImageRef], Taken: f.TakenAt[ref]}, nil
+}
+
+// SnapshotTime returns when a snapshot was taken.
+func (f *Images) SnapshotTime(_ context.Context, ref volumes.SnapshotRef) (time.Time, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.TakenAt[ref], f.Fail
 }
 
 // DeleteSnapshot removes a snapshot.
@@ -32,6 +40,7 @@ func (f *Images) DeleteSnapshot(_ context.Context, ref volumes.SnapshotRef) erro
 	defer f.mu.Unlock()
 	if f.Fail == nil {
 		delete(f.Taken, ref)
+		delete(f.TakenAt, ref)
 	}
 	return f.Fail
 }

@@ -29,6 +29,24 @@ func (i *Images) TakeSnapshot(ctx context.Context, snapshot volumes.SnapshotRef)
 	return volumes.Snapshot{SizeBytes: taken.SizeBytes, Taken: taken.Created}, nil
 }
 
+// SnapshotTime returns when a snapshot was taken.
+func (i *Images) SnapshotTime(ctx context.Context, snapshot volumes.SnapshotRef) (time.Time, error) {
+	cluster, err := i.cluster(snapshot.ClusterID)
+	if err != nil {
+		return time.Time{}, err
+	}
+	all, err := cluster.ListSnapshots(ctx, refOf(snapshot.ImageRef))
+	if errors.Is(err, rbd.ErrNotFound) || errors.Is(err, rbd.ErrPoolNotFound) {
+		return time.Time{}, nil
+	}
+	for _, one := range all {
+		if one.Name == snapshot.Snapshot {
+			return one.Created, nil
+		}
+	}
+	return time.Time{}, translate(ctx, err)
+}
+
 // DeleteSnapshot removes a snapshot. If the snapshot, its image or its pool is gone, that is
 // success.
 func (i *Images) DeleteSnapshot(ctx context.Context, snapshot volumes.SnapshotRef) error {

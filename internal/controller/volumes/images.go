@@ -136,6 +136,8 @@ type Images interface {
 	// name, which an interrupted call has left. If a node has the image mapped, all I/O to it must
 	// be suspended.
 	TakeSnapshot(ctx context.Context, snapshot SnapshotRef) (Snapshot, error)
+	// SnapshotTime returns when Ceph took a snapshot; the zero time if there is none, or no image.
+	SnapshotTime(ctx context.Context, snapshot SnapshotRef) (time.Time, error)
 	// DeleteSnapshot removes a snapshot. One that is gone is success. Ceph keeps what clones need
 	// of it.
 	DeleteSnapshot(ctx context.Context, snapshot SnapshotRef) error

@@ -1,6 +1,7 @@
 package snapshots
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -161,6 +162,9 @@ func (s *Snapshots) takeGroup(
 	ctx context.Context, r requests.Group, group []*v1alpha1.CacheSnapshot,
 ) ([]*v1alpha1.CacheSnapshot, []volumes.Snapshot, error) {
 	sources, err := s.groupSources(ctx, r)
+	for _, source := range sources {
+		err = cmp.Or(err, s.notComplete(ctx, s.newSnapshot(memberID(r.ID, source.Volume.Name), source.Volume)))
+	}
 	if err == nil {
 		group, err = s.writeGroup(ctx, r, group, sources)
 	}
@@ -221,6 +225,9 @@ func (s *Snapshots) undoGroup(ctx context.Context, group []*v1alpha1.CacheSnapsh
 	repeated := isRepeated(cause)
 	var failures []error
 	for _, snapshot := range group {
+		if errors.Is(s.notComplete(ctx, snapshot), volumes.ErrRefused) {
+			continue
+		}
 		if repeated {
 			failures = append(failures, s.Images.DeleteSnapshot(ctx, volumes.SnapshotOf(snapshot)))
 		} else {

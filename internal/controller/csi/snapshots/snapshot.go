@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -73,15 +74,38 @@ func (s *Snapshots) snapshotRecord(ctx context.Context, r requests.Snapshot) (*v
 	if missing != nil {
 		return nil, nil, missing
 	}
-	if err == nil {
-		return snapshot, v, nil
+	written := err == nil
+	if !written {
+		snapshot = s.newSnapshot(r.ID, v)
 	}
-	snapshot = s.newSnapshot(r.ID, v)
+	unknown := s.notComplete(ctx, snapshot)
+	if written || errors.Is(unknown, volumes.ErrRefused) {
+		return snapshot, v, unknown
+	}
 	if err := s.Cached.Create(ctx, snapshot); err != nil {
 		return nil, nil, fmt.Errorf("write the record of snapshot %s: %w", r.ID, err)
 	}
 	crashpoint.Reach("create_snapshot/object_written")
-	return snapshot, v, nil
+	return snapshot, v, unknown
+}
+
+// leftFor is how long a snapshot in Ceph, whose record does not say that it is taken, passes for what an interrupted call
+// has left. csi-snapshotter repeats a call within minutes.
+const leftFor = time.Hour
+
+// notComplete refuses to replace or remove a snapshot that Ceph has had for longer than interrupted calls leave one: it is
+// complete, and its record was set back, for example by restoring an old etcd.
+func (s *Snapshots) notComplete(ctx context.Context, snapshot *v1alpha1.CacheSnapshot) error {
+	ref := volumes.SnapshotOf(snapshot)
+	at, err := s.Images.SnapshotTime(ctx, ref)
+	if err != nil {
+		return fmt.Errorf("look for snapshot %s: %w", ref, err)
+	}
+	if at.IsZero() || s.Now().Sub(at) < leftFor {
+		return nil
+	}
+	return fmt.Errorf("snapshot %s is in Ceph since %s, and the record does not know that: it was set back. Nothing is replaced. Rename "+
+		"or remove Ceph's snapshot: docs/restore-etcd.md: %w", ref, at.UTC().Format(time.RFC3339), volumes.ErrRefused)
 }
 
 // newSnapshot is the record of a volume's snapshot before it is written.
@@ -103,7 +127,7 @@ func takenStatus(at metav1.Time, sizeBytes int64) v1alpha1.CacheSnapshotStatus {
 // undoSnapshot removes what was begun if csi-snapshotter will not repeat the call: it deletes only
 // snapshots whose id it has learned.
 func (s *Snapshots) undoSnapshot(ctx context.Context, snapshot *v1alpha1.CacheSnapshot, cause error) error {
-	if isRepeated(cause) {
+	if isRepeated(cause) || errors.Is(s.notComplete(ctx, snapshot), volumes.ErrRefused) {
 		return cause
 	}
 	if err := s.Delete(ctx, snapshot); err != nil {

@@ -1,0 +1,92 @@
+package snapshots_test
+
+import (
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/volumes"
+	"github.com/escache/escache-csi/test/csitest"
+)
+
+// setBack restores the records of snapshots from the moment at which they were being taken, so many hours ago.
+func (w *world) setBack(hours int) (taken map[volumes.SnapshotRef]time.Time) {
+	w.T.Helper()
+	taken = map[volumes.SnapshotRef]time.Time{}
+	for _, record := range w.Snapshots() {
+		ref := volumes.SnapshotOf(&record)
+		w.Images.TakenAt[ref] = w.Images.TakenAt[ref].Add(-time.Duration(hours) * time.Hour)
+		taken[ref] = w.Images.TakenAt[ref]
+		record.Status = v1alpha1.CacheSnapshotStatus{}
+		csitest.Must(w.T, w.API.Status().Update(w.T.Context(), &record))
+	}
+	w.Restart()
+	return taken
+}
+
+func (w *world) stay(taken map[volumes.SnapshotRef]time.Time) {
+	w.T.Helper()
+	for ref, at := range taken {
+		if !w.Images.TakenAt[ref].Equal(at) {
+			w.T.Errorf("snapshot %s of %s is of %s now", ref, at, w.Images.TakenAt[ref])
+		}
+	}
+}
+
+// TestACompleteSnapshotIsNotReplacedByARecordThatWasSetBack: what it has may be nowhere else any more.
+func TestACompleteSnapshotIsNotReplacedByARecordThatWasSetBack(t *testing.T) {
+	w := newWorld(t)
+	w.Create("a")
+	w.Create("b")
+	first, err := w.Snap("s", "a")
+	csitest.Must(t, err)
+	_, err = w.SnapGroup("g", "a", "b")
+	csitest.Must(t, err)
+	taken := w.setBack(2)
+	_, err = w.Snap("s", "a")
+	csitest.Wants(t, err, codes.FailedPrecondition, "docs/restore-etcd.md")
+	_, err = w.SnapGroup("g", "a", "b")
+	csitest.Wants(t, err, codes.FailedPrecondition, "docs/restore-etcd.md")
+	w.stay(taken)
+
+	// A volume that may not be used is no reason either to take back what was not begun.
+	v := w.Volume("a")
+	v.Status.Phase = v1alpha1.VolumeConflict
+	csitest.Must(t, w.API.Status().Update(t.Context(), v))
+	if _, err := w.SnapGroup("g", "a", "b"); err == nil {
+		t.Error("a snapshot of a volume in Conflict")
+	}
+	w.stay(taken)
+
+	// Its record was lost.
+	record := w.Snapshots()[first.SnapshotId]
+	record.Finalizers = nil
+	csitest.Must(t, w.API.Update(t.Context(), &record))
+	csitest.Must(t, w.API.Delete(t.Context(), &record))
+	v = w.Volume("a")
+	v.Status.Phase = v1alpha1.VolumeReady
+	csitest.Must(t, w.API.Status().Update(t.Context(), v))
+	_, err = w.Snap("s", "a")
+	csitest.Wants(t, err, codes.FailedPrecondition, "docs/restore-etcd.md")
+	if _, there := w.Snapshots()[first.SnapshotId]; there {
+		t.Error("there is a record that csi-snapshotter does not know")
+	}
+	w.stay(taken)
+}
+
+func TestWhatAnInterruptedCallHasLeftIsReplaced(t *testing.T) {
+	w := newWorld(t)
+	w.Create("a")
+	_, err := w.Snap("s", "a")
+	csitest.Must(t, err)
+	taken := w.setBack(0)
+	again, err := w.Snap("s", "a")
+	csitest.Must(t, err)
+	for ref, at := range taken {
+		if !again.ReadyToUse || !w.Images.TakenAt[ref].After(at) {
+			t.Errorf("taken at %s, and again at %s: %+v", at, w.Images.TakenAt[ref], again)
+		}
+	}
+}
