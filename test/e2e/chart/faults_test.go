@@ -23,6 +23,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/escache/escache-csi/test/internal/page"
 	"github.com/escache/escache-csi/test/labtest"
 )
 
@@ -212,8 +213,7 @@ func fenced(t *testing.T, w *world, before figures) {
 
 // behind sets a record back by one attachment, and then does what docs/restore-etcd.md says.
 func behind(t *testing.T, w *world, before figures) {
-	page, err := os.ReadFile("docs/restore-etcd.md")
-	check(t, err)
+	doc := page.Read(t, "docs/restore-etcd.md")
 	volume := w.volume(t, "second")
 	epoch, err := strconv.Atoi(w.kubectl(t, "get", "cachevolume", volume, "-o", "jsonpath={.status.epoch}"))
 	check(t, err)
@@ -222,7 +222,7 @@ func behind(t *testing.T, w *world, before figures) {
 	w.raises(t, before, "EscacheRecordBehindDisks")
 	w.kubectl(t, "delete", "pod", "behind", "--wait=true", fmt.Sprintf("--timeout=%s", podTime))
 	for _, how := range []string{"--dry-run", "--apply"} {
-		command := strings.Fields(line(t, string(page), "kubectl escache adopt --all "+how))
+		command := strings.Fields(doc.Line(t, "kubectl escache adopt --all "+how))
 		said, err := w.escache(t, command[2:]...)
 		check(t, err)
 		t.Log(said)
