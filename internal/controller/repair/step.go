@@ -46,7 +46,7 @@ func (r *Repairer) work(ctx context.Context, w *work) {
 		case w.redundant(w.volume) == nil: // else that is put on record first: once a node has it, that node speaks
 			progress, err = r.flush(ctx, name)
 		}
-	case Nothing, Wait:
+	case Nothing, Wait, Stay:
 	}
 	if err != nil {
 		progress = err.Error()
@@ -204,18 +204,29 @@ func (r *Repairer) copy(ctx context.Context, w *work) (string, error) {
 // finish ends the repair's claim of write-through, and then the repair.
 func (r *Repairer) finish(ctx context.Context, w *work) error {
 	name := w.volume.Name
+	// By the record as it is now, before the claim ends and after it: what was judged may be older than a copy's
+	// replacement.
+	ended, err := r.finished(ctx, w)
+	if err != nil || !ended {
+		return err
+	}
 	if err := r.Drainer.Restore(ctx, name, Owner); err != nil {
 		return err
 	}
+	if ended, err = r.finished(ctx, w); err != nil || !ended {
+		return err
+	}
+	return r.store(ctx, name, w.step, w.seen)
+}
+
+// finished reports whether both copies are current, by the record as it is now.
+func (r *Repairer) finished(ctx context.Context, w *work) (bool, error) {
 	v := &v1alpha1.CacheVolume{}
-	if err := r.Live.Get(ctx, client.ObjectKey{Name: name}, v); err != nil {
-		return client.IgnoreNotFound(err)
+	if err := r.Live.Get(ctx, client.ObjectKey{Name: w.volume.Name}, v); err != nil {
+		return false, client.IgnoreNotFound(err)
 	}
 	step := Judge(v, w.seen, r.Policy, r.Now())
-	if step.Action != Finish {
-		return nil
-	}
-	return r.store(ctx, name, step, w.seen)
+	return step.Action == Finish && step.Lost == w.step.Lost, nil
 }
 
 // answer takes a request for a repair off the record once there is nothing to do.
