@@ -1,6 +1,7 @@
 package repair_test
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/controller/repair"
 )
 
@@ -191,6 +193,22 @@ func (w *world) cordon(node string) {
 	check(w.t, w.api.Get(w.t.Context(), client.ObjectKey{Name: "g"}, g))
 	g.Spec.CordonedNodes = append(g.Spec.CordonedNodes, node)
 	check(w.t, w.api.Update(w.t.Context(), g))
+}
+
+// Whatever somebody has seen before who ends the repair's claim: the record decides.
+func TestTheClaimOfAMoveDoesNotEndBeforeTheNewCopyCounts(t *testing.T) {
+	w := newWorld(t, "v")
+	w.fleet.Hosts["n1"].Sync(ref("v"), 100)
+	w.evacuate("v")
+	for range 4 {
+		w.poll()
+	}
+	w.at("v", "Copying", "")
+	w.uncordon("v")
+	if err := w.drain.Restore(t.Context(), "v", repair.Owner); !errors.Is(err, authority.ErrRefused) {
+		t.Errorf("the claim has ended: %v", err)
+	}
+	w.kept("v")
 }
 
 // The evacuation ends after each step of the move. Before the copy is replaced the host keeps it. Afterwards the
