@@ -167,6 +167,12 @@ func TestACopyForWhichThereIsNoOtherHostStays(t *testing.T) {
 			if s := v.Status; !v.Spec.HasReplica("n2") || len(s.Outdated) > 0 || s.Repair != nil || len(s.WriteThrough) != 1 || s.Authority != v1alpha1.AuthorityCeph {
 				t.Errorf("replicas %v, status %+v", v.Spec.Replicas, s)
 			}
+			v.Annotations = map[string]string{v1alpha1.AnnotationRepair: "now"}
+			check(t, w.api.Update(t.Context(), v))
+			w.poll()
+			if _, asked := w.volume("v").Annotations[v1alpha1.AnnotationRepair]; asked {
+				t.Error("who asks for a repair gets no answer: two copies are current")
+			}
 			w.uncordon("v")
 			w.poll()
 			w.at("v", repair.ReasonNone, "")
