@@ -57,7 +57,7 @@ func (r *Repairer) work(ctx context.Context, w *work) {
 	if err := r.report(ctx, w, progress); err != nil && !passing(err) {
 		r.Log.WarnContext(ctx, "cannot write the condition of a repair", "volume", name, "error", err)
 	}
-	if w.step.Action == Nothing && w.seen.Asked {
+	if w.step.nothingToRepair() && w.seen.Asked {
 		if err := r.answer(ctx, w); err != nil && !passing(err) {
 			r.Log.WarnContext(ctx, "cannot answer who asked for a repair", "volume", name, "error", err)
 		}
@@ -229,6 +229,9 @@ func (r *Repairer) finished(ctx context.Context, w *work) (bool, error) {
 	return step.Action == Finish && step.Lost == w.step.Lost, nil
 }
 
+// nothingToRepair reports whether two copies are current, or none is needed. One of them may be to leave its host.
+func (s Step) nothingToRepair() bool { return s.Action == Nothing || s.Action == Stay }
+
 // answer takes a request for a repair off the record once there is nothing to do.
 func (r *Repairer) answer(ctx context.Context, w *work) error {
 	v := &v1alpha1.CacheVolume{}
@@ -236,7 +239,7 @@ func (r *Repairer) answer(ctx context.Context, w *work) error {
 		return client.IgnoreNotFound(err)
 	}
 	step := Judge(v, w.seen, r.Policy, r.Now())
-	if _, asked := v.Annotations[v1alpha1.AnnotationRepair]; !asked || step.Action != Nothing {
+	if _, asked := v.Annotations[v1alpha1.AnnotationRepair]; !asked || !step.nothingToRepair() {
 		return nil
 	}
 	before := v.DeepCopy()
