@@ -50,6 +50,7 @@ const (
 // +kubebuilder:validation:ExactlyOneOf=volume;persistentVolumeClaim;node;nodeGroup
 // +kubebuilder:validation:XValidation:rule="!has(self.secondCopies) || !self.secondCopies || has(self.node)",message="name the node"
 // +kubebuilder:validation:XValidation:rule="!has(self.secondCopies) || !self.secondCopies || self.mode == 'Drain'",message="only for Drain"
+// +kubebuilder:validation:XValidation:rule="!has(self.moveSecondCopies) || !self.moveSecondCopies || has(self.secondCopies) && self.secondCopies",message="only with secondCopies"
 type CacheFlushSpec struct {
 	// Volume is the name of a CacheVolume.
 	//
@@ -70,6 +71,12 @@ type CacheFlushSpec struct {
 	// They write through, so that they survive the loss of their host while this node is away. After
 	// the deletion of the CacheFlush each of them writes back again once its copy here is current.
 	SecondCopies bool `json:"secondCopies,omitempty"`
+
+	// MoveSecondCopies gives those volumes another second copy, on another host of the group. Each of them
+	// writes through until that copy is current, and then writes back again. If no other host can take the
+	// copy, the volume goes on writing through. A csi-controller that does so says it in the condition
+	// MovesSecondCopies.
+	MoveSecondCopies bool `json:"moveSecondCopies,omitempty"`
 
 	// NodeGroup selects every volume of this group that is attached, and every dirty one that no pod has.
 	//
@@ -136,6 +143,10 @@ const (
 // FlushConditionComplete is true once every selected volume is clean. Until then its message says
 // what the CacheFlush waits for.
 const FlushConditionComplete = "Complete"
+
+// FlushConditionMoves is true once csi-controller has taken up what moveSecondCopies asks for. An older
+// csi-controller does not know that field, and never writes this condition.
+const FlushConditionMoves = "MovesSecondCopies"
 
 // CacheFlushStatus is the progress of a CacheFlush.
 type CacheFlushStatus struct {

@@ -9,7 +9,7 @@ const (
 	// ConditionSynced is false while a replica is being resynchronised.
 	ConditionSynced = "Synced"
 	// ConditionRepairing is true while the replica of a lost host is being replaced, or waits to
-	// be. The message says how far it is.
+	// be. The same goes for a copy that an evacuation moves. The message says how far it is.
 	ConditionRepairing = "Repairing"
 	// ConditionHealthy is false while the cache reports an error. The message has the error.
 	ConditionHealthy = "Healthy"
@@ -35,6 +35,10 @@ const (
 	// condition goes when the cache has that size. The message says what it waits for.
 	ConditionCacheResized = "CacheResized"
 )
+
+// ReasonNoOtherHost is a reason of ConditionRepairing while that is false: an evacuation wants the second copy
+// on another host, and no other host of the group can take it. The volume writes through.
+const ReasonNoOtherHost = "NoOtherHost"
 
 // Reasons of ConditionCacheResized.
 const (

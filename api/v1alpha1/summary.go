@@ -112,6 +112,13 @@ func (s *CacheFlushSpec) SelectsOnNode(v *CacheVolume) bool {
 	return at != "" && (at == s.Node || s.SecondCopies && v.Spec.HasReplica(s.Node))
 }
 
+// Moves reports whether a CacheFlush of a node wants the volume's second copy, which is there, on another host.
+func (s *CacheFlushSpec) Moves(v *CacheVolume) bool {
+	at := v.Status.AttachedNode
+	return s.MoveSecondCopies && s.Mode == FlushModeDrain && at != "" && at != s.Node && !v.Status.FlushAttached() &&
+		v.Spec.HasReplica(at) && v.Spec.HasReplica(s.Node)
+}
+
 // OutdatedWithout returns the outdated nodes except one. It never returns nil, which a patch would
 // write as null.
 func (s *CacheVolumeStatus) OutdatedWithout(node string) []string {

@@ -19,6 +19,21 @@ func Claims(v *v1alpha1.CacheVolume) []string {
 	return owners
 }
 
+// MayEnd decides whether an owner's claim may end by this record. That of the repair stays until every replica
+// counts: a copy that it has moved off its host may be the only one besides Ceph that had everything. The error wraps
+// ErrRefused.
+func MayEnd(v *v1alpha1.CacheVolume, owner string) error {
+	if owner != RepairClaim || !slices.Contains(Claims(v), owner) {
+		return nil
+	}
+	for _, node := range v.Spec.Replicas {
+		if v.Status.IsOutdated(node) {
+			return unfit(v, "it writes through until the copy on %s is current", node)
+		}
+	}
+	return nil
+}
+
 // Drained decides whether the truth of an attached volume is in Ceph and stays there. For that,
 // somebody must have claimed write-through on record, and the holder must report in one answer that it
 // writes through and that nothing is dirty.

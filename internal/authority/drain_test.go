@@ -58,3 +58,28 @@ func TestDrained(t *testing.T) {
 		})
 	}
 }
+
+func TestTheClaimOfTheRepairEndsOnlyWhenEveryReplicaCounts(t *testing.T) {
+	for name, c := range map[string]struct {
+		owner    string
+		epoch    int64
+		outdated []string
+		want     bool
+	}{
+		"both count":                          {RepairClaim, 3, nil, true},
+		"one that is not the volume's is old": {RepairClaim, 3, []string{"n3"}, true},
+		"the new one is being filled":         {RepairClaim, 3, []string{"n3", "n2"}, false},
+		"the holder's own is old":             {RepairClaim, 3, []string{"n1"}, false},
+		"it is of an earlier attachment":      {RepairClaim, 2, []string{"n2"}, true},
+		"it is somebody else's":               {"cacheflush/x", 3, []string{"n2"}, true},
+	} {
+		v := &v1alpha1.CacheVolume{}
+		v.Spec.Replicas = []string{"n1", "n2"}
+		v.Status = v1alpha1.CacheVolumeStatus{
+			AttachedNode: "n1", Epoch: 3, Outdated: c.outdated, WriteThrough: []v1alpha1.WriteThroughClaim{{Owner: c.owner, Epoch: c.epoch}},
+		}
+		if err := MayEnd(v, c.owner); (err == nil) != c.want || err != nil && !errors.Is(err, ErrRefused) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -49,6 +49,8 @@ const (
 	SameMachineUnfences
 	ModeOfTheRecord
 	LostOutdatedFirst
+	CopyLeavesOnlyFromCeph
+	DrainedUntilNewCounts
 	NewCopyOutdated
 	PermitFromArbiter
 	PermitInStatus
@@ -125,6 +127,8 @@ var Precautions = map[Guard]string{
 	SameMachineUnfences:           "only the machine that was fenced can say that its map is gone",
 	ModeOfTheRecord:               "a device that writes back is used only if authority is still Cache when its client goes on record",
 	LostOutdatedFirst:             "a repair replaces only a copy that is on record as outdated",
+	CopyLeavesOnlyFromCeph:        "a copy that is moved off its host stops counting only once all is in Ceph, as its holder shows, too",
+	DrainedUntilNewCounts:         "a volume whose copy is moved writes through until the new copy counts",
 	NewCopyOutdated:               "a copy that is to be made is on record as outdated before it is one of the volume's",
 	PermitFromArbiter:             "DRBD goes on without a frozen peer only after the arbiter has put the peer on record",
 	PermitInStatus:                "no peer is counted again while its host may go on without it",

@@ -42,7 +42,7 @@ func (m *Model) unfilled(s *state) set {
 // publishDrained is a publish of a volume that somebody wants to write through: its truth stays in Ceph.
 func (m *Model) publishDrained(s *state) bool {
 	node, unfilled := s.ctl.node, m.unfilled(s)
-	if !m.swap(s, func(r *record) { r.claim, r.outdated = true, unfilled }) {
+	if !m.swap(s, func(r *record) { r.claim, r.repairs, r.outdated = true, false, unfilled }) {
 		return false
 	}
 	s.truthful()

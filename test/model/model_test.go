@@ -33,6 +33,7 @@ var worlds = []struct {
 	{"entries of others on the blocklist", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Outsiders | Power | Storage | Links}, 15, 10},
 	{"repairs", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Repairing | Power | Links | Crashes | Spares}, 14, 9},
 	{"repairs and drains of failing disks", Bounds{Writes: 1, Epochs: 2, Faults: 2, With: Repairing | Draining | Failing | Power}, 12, 8},
+	{"copies that leave their hosts", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Repairing | Draining | Power | Links | Crashes | Spares}, 13, 9},
 	{"moves to other groups", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Moving | Power | Links | Crashes | Spares}, 13, 9},
 	{"moves of fenced and restored volumes", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Moving | SetBack | Draining | Control}, 12, 9},
 	{"other sizes of the cache", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Resizing | Power | Links | Crashes | Spares}, 13, 9},
@@ -178,6 +179,8 @@ func TestEveryGuardIsNeeded(t *testing.T) {
 
 		{LostOutdatedFirst, 2, world(1, 2, Repairing|Failing)},
 		{NewCopyOutdated, 2, world(1, 1, Repairing|Links)},
+		{DrainedUntilNewCounts, 2, world(1, 2, Repairing|Draining|Failing)},
+		{CopyLeavesOnlyFromCeph, 2, world(1, 2, Repairing|Draining|Failing)},
 
 		{MovedOnlyFromCeph, 3, world(1, 1, Moving|Power)},
 		{LeftoversDropped, 2, world(2, 1, Moving)},

@@ -70,6 +70,7 @@ const (
 	doubleAnswers
 	doubleGone
 	repairBegins
+	copyLeaves
 	repairGoesOn
 	permitAsks
 	permitIsGranted
@@ -167,6 +168,7 @@ var texts = map[kind]string{
 	doubleAnswers:     "another machine with the name of %s answers",
 	doubleGone:        "%s itself answers again",
 	repairBegins:      "the controller begins to replace the lost copy by one on %s",
+	copyLeaves:        "the controller begins to move the second copy, which counts, to %s",
 	repairGoesOn:      "the controller goes on with the new copy on %s",
 	permitAsks:        "escached on %s begins to take a permit to go on without its peer",
 	permitIsGranted:   "the arbiter answers %s whether it may go on without its peer",

@@ -19,7 +19,7 @@ func (m *Model) orders(s *state, try func(kind, uint8, func(*state) bool)) {
 	if s.rec.inCache && s.rec.claim && m.real.drained(s.rec, m.report(s, h)) {
 		begin(drainSettles, drainRecord)
 	}
-	if s.rec.claim {
+	if s.rec.claim && (m.real.mayEnd(s.rec) || !m.on(DrainedUntilNewCounts)) {
 		if m.on(CacheBeforeRestore) {
 			begin(drainEnds, restoreCache)
 		} else {
@@ -36,7 +36,7 @@ func (m *Model) drain(s *state) bool {
 	switch c.pc {
 	case drainClaim:
 		c.pc = drainTurn
-		return m.swap(s, func(r *record) { r.claim = true })
+		return m.swap(s, func(r *record) { r.claim, r.repairs = true, false })
 	case drainTurn:
 		if !s.reaches(c.node) || !n.device || n.frozen || n.pending != 0 {
 			return false // the kernel lets what is under way end first
@@ -60,7 +60,7 @@ func (m *Model) drain(s *state) bool {
 		}
 		return true
 	default:
-		done := m.swap(s, func(r *record) { r.claim, r.inCache = false, true })
+		done := m.swap(s, func(r *record) { r.claim, r.repairs, r.inCache = false, false, true })
 		return end() && done
 	}
 }

@@ -26,6 +26,7 @@ type rules struct {
 	failed   map[selfQuestion]selfAnswer
 	lifted   map[goneQuestion]bool
 	replaced map[replaceQuestion]bool
+	left     map[leaveQuestion]bool
 	counted  map[countQuestion]bool
 	anew     map[anewQuestion]set
 	leaves   map[settledQuestion]bool
@@ -42,6 +43,7 @@ func newRules(group []string) rules {
 		lifted: map[goneQuestion]bool{}, failed: map[selfQuestion]selfAnswer{}, replaced: map[replaceQuestion]bool{},
 		counted: map[countQuestion]bool{}, anew: map[anewQuestion]set{}, leaves: map[settledQuestion]bool{},
 		again:   map[lapsedQuestion]bool{},
+		left:    map[leaveQuestion]bool{},
 		flushed: map[flushQuestion]set{},
 	}
 }
@@ -95,6 +97,11 @@ type (
 		rec  record
 		lost uint8
 	}
+	leaveQuestion struct {
+		rec    record
+		from   uint8
+		holder report
+	}
 	anewQuestion struct {
 		replicas, renewed set
 		node              uint8
@@ -104,6 +111,14 @@ type (
 		node, peer, epoch uint8
 	}
 )
+
+// owner is whose claim it is that the volume writes through.
+func (r *record) owner() string {
+	if r.repairs {
+		return authority.RepairClaim
+	}
+	return "somebody"
+}
 
 func (r *record) volume() *v1alpha1.CacheVolume {
 	v := &v1alpha1.CacheVolume{}
@@ -127,7 +142,7 @@ func (r *record) volume() *v1alpha1.CacheVolume {
 	}
 	r.replicas.each(func(h uint8) { v.Spec.Replicas = append(v.Spec.Replicas, names[h]) })
 	if r.claim {
-		v.Status.WriteThrough = []v1alpha1.WriteThroughClaim{{Owner: "somebody", Epoch: v.Status.Epoch}}
+		v.Status.WriteThrough = []v1alpha1.WriteThroughClaim{{Owner: r.owner(), Epoch: v.Status.Epoch}}
 	}
 	for _, name := range names {
 		v.Status.SetHostID(name, machine)
@@ -344,6 +359,24 @@ func (r *rules) substitutable(rec record, lost uint8) bool {
 		r.replaced[q] = answer
 	}
 	return answer
+}
+
+// mayLeave asks whether a copy that counts may be moved off its host.
+func (r *rules) mayLeave(rec record, from uint8, holder report) bool {
+	q := leaveQuestion{rec, from, holder}
+	answer, known := r.left[q]
+	if !known {
+		v := rec.volume()
+		_, err := authority.CopyMayLeave(v, int64(rec.epoch), names[from], holder.heard(v, names[rec.attached]))
+		answer = err == nil
+		r.left[q] = answer
+	}
+	return answer
+}
+
+// mayEnd asks whether the volume may write back again.
+func (r *rules) mayEnd(rec record) bool {
+	return !rec.repairs || authority.MayEnd(rec.volume(), rec.owner()) == nil
 }
 
 // drained asks whether the truth of an attached volume is in Ceph and stays there.

@@ -15,6 +15,7 @@ func (m *Model) repairs(s *state, try func(kind, uint8, func(*state) bool)) {
 		seen.outdated = seen.outdated.with(partner)
 	}
 	if !m.real.substitutable(seen, partner) {
+		m.copiesLeave(s, h, partner, try)
 		return
 	}
 	for to := range uint8(hosts) {
@@ -35,6 +36,25 @@ func (m *Model) repairs(s *state, try func(kind, uint8, func(*state) bool)) {
 	}
 }
 
+// copiesLeave are the moves of a copy that counts to another host, as an evacuation wants them. They go on as
+// repairs do.
+func (m *Model) copiesLeave(s *state, h, from uint8, try func(kind, uint8, func(*state) bool)) {
+	claimed := s.rec
+	claimed.repairs = true // the repair claims it first, and says so here with its next write
+	if !m.has(Repairing|Draining) || m.on(CopyLeavesOnlyFromCeph) && !m.real.mayLeave(claimed, from, m.report(s, h)) {
+		return
+	}
+	for to := range uint8(hosts) {
+		if to == h || to == from || s.likeAnother(to) || !s.reaches(to) {
+			continue
+		}
+		try(copyLeaves, to, func(n *state) bool {
+			n.ctl = controller{op: opRepair, node: h, lost: from, move: set(0).with(h).with(to), pc: repairRecord}
+			return true
+		})
+	}
+}
+
 // repair makes one step of a repair.
 func (m *Model) repair(s *state) bool {
 	c := &s.ctl
@@ -46,6 +66,9 @@ func (m *Model) repair(s *state) bool {
 		return m.swap(s, func(r *record) {
 			if m.on(NewCopyOutdated) {
 				r.outdated = r.outdated.with(to)
+			}
+			if !r.outdated.has(s.ctl.lost) { // it is moved
+				r.outdated, r.repairs = r.outdated.with(s.ctl.lost), r.claim
 			}
 		})
 	case repairClear:

@@ -53,6 +53,9 @@ func (m *Model) roots() []root {
 		all = append(all, root{"a volume that nobody has, dirty on n1, with an outdated copy on n2; etcd was backed up while both were " +
 			"dirty and current", storedDirty()})
 	}
+	if m.has(Repairing | Draining) {
+		all = append(all, root{"a drained volume in use on n1, with its copy on n2", drained()})
+	}
 	if m.has(Moving) {
 		all = append(all, root{"a clean volume in a group of n3 and n4, which has left an outdated, dirty copy on n1", movedBefore()})
 	}
@@ -83,6 +86,13 @@ func begun() state {
 	n1 := &s.host[0]
 	n1.primary, n1.device, n1.client, n1.given = true, true, 1, 1
 	s.conn = s.conn.with(pair(0, 1))
+	return s
+}
+
+// drained is a volume in use on n1 that writes through, with its copy on n2. All is in Ceph.
+func drained() state {
+	s := begun()
+	s.rec.inCache, s.rec.claim, s.host[0].through = false, true, true
 	return s
 }
 

@@ -46,6 +46,7 @@ type record struct {
 	earlier   set            // those that were on the blocklist before they were fenced
 	uncached  bool           // the attachment has no cache
 	claim     bool           // it is to write through in this attachment
+	repairs   bool           // that claim is the repair's
 	moving    set            // the pair of another group that it goes to; 0: it stays
 	cleared   bool           // and it has left its replicas
 	size      uint8          // of the cache: one of two

@@ -149,7 +149,7 @@ func (r *Reconciler) step(
 		}
 	}
 	if was.Phase == v1alpha1.FlushDrained {
-		return r.verify(ctx, v, owner, now)
+		return moving(f.Spec, v, r.verify(ctx, v, owner, now))
 	}
 	now.Node = at
 	if f.Spec.Mode == v1alpha1.FlushModeDrain {

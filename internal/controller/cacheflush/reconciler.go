@@ -174,6 +174,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err != nil {
 		return retry(err)
 	}
+	r.takesUpMoves(f)
 	// A volume is on record before it is drained, so that a cancellation finds it.
 	if err := r.write(ctx, before, f); err != nil {
 		return retry(err)

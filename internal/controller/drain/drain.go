@@ -151,7 +151,7 @@ func (d *Drainer) Settle(ctx context.Context, volume string) (bool, escache.Volu
 }
 
 // Restore ends the owner's claim. When the last claim ends, the volume's own mode returns. A volume
-// that is gone, or has moved since, is success.
+// that is gone, or has moved since, is success. The error is authority.ErrRefused if the claim may not end yet.
 func (d *Drainer) Restore(ctx context.Context, volume, owner string) error {
 	claims := func(v *v1alpha1.CacheVolume) bool { return slices.Contains(authority.Claims(v), owner) }
 	v, done, err := d.begin(ctx, volume, "return to the volume's own mode", claims)
@@ -165,6 +165,9 @@ func (d *Drainer) Restore(ctx context.Context, volume, owner string) error {
 	mine := func(c v1alpha1.WriteThroughClaim) bool { return c.Owner == owner }
 	if !slices.ContainsFunc(v.Status.WriteThrough, mine) {
 		return nil
+	}
+	if err := authority.MayEnd(v, owner); err != nil {
+		return err
 	}
 	last := slices.Equal(authority.Claims(v), []string{owner})
 	if last {

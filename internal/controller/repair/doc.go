@@ -30,7 +30,13 @@
 //
 // A holder whose own disk has failed has no copy to make another from. It only writes through.
 //
+// A copy that counts can be moved off its host, too: a CacheFlush that drains the volume asks for it. Then step 2
+// is never cut short, and step 3 puts the copy on record as outdated together with the new one. The claim of
+// step 2 ends only when both replicas count (authority.MayEnd), so the volume is in Ceph all that time. If no
+// host can take the copy, nothing begins (Stay). If the CacheFlush ends before step 3, nothing is replaced.
+//
 // The repair is timid. It needs a holder that answers. Between two nodes it copies one volume at a time,
 // and no more than Policy.Parallel volumes in all. It writes back no more detached volumes than that at once.
-// It replaces nothing while many hosts of a group are away (Pause). It never touches a copy that counts.
+// It replaces nothing while many hosts of a group are away (Pause). It never touches a copy that counts, unless
+// that is to be moved and everything is in Ceph.
 package repair

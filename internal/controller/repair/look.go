@@ -91,7 +91,9 @@ func (r *Repairer) silent(of *sight, node string, asked bool) (since time.Time, 
 }
 
 // examine finds out why volumes have one copy. Only the hosts of those that have are asked.
-func (r *Repairer) examine(ctx context.Context, all []v1alpha1.CacheVolume, sights map[string]*sight) map[string]Seen {
+func (r *Repairer) examine(
+	ctx context.Context, all []v1alpha1.CacheVolume, sights map[string]*sight, drains []v1alpha1.CacheFlush,
+) map[string]Seen {
 	var (
 		mu    sync.Mutex
 		group errgroup.Group
@@ -105,6 +107,7 @@ func (r *Repairer) examine(ctx context.Context, all []v1alpha1.CacheVolume, sigh
 		}
 		group.Go(func() error {
 			seen := r.examineOne(ctx, v, sights[v.Spec.Group])
+			seen.Moves, seen.NoPlace = r.evacuated(v, drains)
 			mu.Lock()
 			defer mu.Unlock()
 			out[v.Name] = seen
@@ -138,6 +141,22 @@ func (r *Repairer) examineOne(ctx context.Context, v *v1alpha1.CacheVolume, of *
 	}
 	seen.Finding = redundancy.Of(v, group, r.evidence(ctx, v, of, lost, asked))
 	return seen
+}
+
+// evacuated returns the CacheFlush that drains a volume and wants its second copy on another host, and why no
+// host can take that.
+func (r *Repairer) evacuated(v *v1alpha1.CacheVolume, drains []v1alpha1.CacheFlush) (by, nowhere string) {
+	for i := range drains {
+		f := &drains[i]
+		if !f.DeletionTimestamp.IsZero() || !f.Spec.Moves(v) || !slices.Contains(authority.Claims(v), v1alpha1.FlushOwner(f.Name)) {
+			continue
+		}
+		if _, err := r.Volumes.Substitutes(v, f.Spec.Node, volumes.Moved); err != nil {
+			nowhere = err.Error()
+		}
+		return f.Name, nowhere
+	}
+	return "", ""
 }
 
 // evidence asks the holder and the host of the lost copy, each only if it may answer.

@@ -13,7 +13,7 @@ import (
 )
 
 // Owner is the repair's name among a volume's claims of write-through.
-const Owner = "repair"
+const Owner = authority.RepairClaim
 
 // Action names the next step of a volume's repair.
 type Action string
@@ -29,6 +29,9 @@ const (
 	Finish     Action = "Finishing"  // both copies are current: end the write-through
 	Flush      Action = "Flushing"   // no pod has it: a host with a current copy writes it back
 	End        Action = "Superseded" // the attachment it was for is over: take the repair off the record
+
+	// Stay: an evacuation wants the copy on another host, and there is none. The volume writes through for it.
+	Stay Action = v1alpha1.ReasonNoOtherHost
 )
 
 // Policy says when and how repairs are made.
@@ -57,6 +60,9 @@ type Seen struct {
 	Paused string
 	// Asked means that somebody wants the volume repaired now.
 	Asked bool
+	// Moves names the CacheFlush that drains the volume and wants the partner's copy on another host, and NoPlace
+	// says why no host can take that. Both may be empty.
+	Moves, NoPlace string
 }
 
 // Step describes what to do next for a volume.
@@ -93,6 +99,8 @@ func Judge(v *v1alpha1.CacheVolume, seen Seen, policy Policy, now time.Time) Ste
 	}
 	lost := seen.Proven && seen.Lost == step.Lost && (policy.After > 0 || seen.Asked)
 	switch {
+	case !lost && moves(v, &step, seen):
+		step.Action = move(v, &step, seen)
 	case repair == nil:
 		step.Action = first(v, &step, lost, seen)
 	case onPeer:
@@ -163,6 +171,38 @@ func first(v *v1alpha1.CacheVolume, step *Step, lost bool, seen Seen) Action {
 		return Wait
 	default:
 		return Nothing
+	}
+}
+
+// moves reports whether a copy is to leave its host that is not lost: it counts, or may be catching up. One
+// that is being made is made first.
+func moves(v *v1alpha1.CacheVolume, step *Step, seen Seen) bool {
+	repair, partner := v.Status.Repair, authority.Partner(v, step.Holder)
+	return seen.Moves != "" && step.Lost == partner && len(authority.Claims(v)) > 0 &&
+		(repair == nil || repair.Lost == partner && repair.Substitute != partner)
+}
+
+// move judges a volume whose second copy is to leave its host. It writes through from before that copy stops
+// counting until the new one counts. There is no hurry, so nothing is replaced before everything is in Ceph.
+func move(v *v1alpha1.CacheVolume, step *Step, seen Seen) Action {
+	begun := v.Status.Repair != nil
+	step.Place = volumes.Moved
+	step.Reason = fmt.Sprintf("the copy on %s goes to another host, as CacheFlush %s wants", step.Lost, seen.Moves)
+	switch {
+	case seen.NoPlace != "" && begun && !v.Status.IsOutdated(step.Lost):
+		return Finish // called off: that copy counts still
+	case seen.NoPlace != "" && !begun:
+		step.Reason = fmt.Sprintf("no other host of the group can take the copy on %s: %s", step.Lost, seen.NoPlace)
+		return Stay
+	case seen.Paused != "" && !seen.Asked:
+		step.Reason = seen.Paused
+		return Wait
+	case !begun:
+		return Begin
+	case !authority.InCeph(v) || !slices.Contains(authority.Claims(v), Owner):
+		return Drain
+	default:
+		return Substitute
 	}
 }
 

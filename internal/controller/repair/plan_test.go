@@ -130,6 +130,94 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// The holder's own disk has failed: no other copy can be made of the one that it lives from.
+func TestTheCopyThatTheHolderLivesFromDoesNotLeaveItsHost(t *testing.T) {
+	for _, change := range []func(*v1alpha1.CacheVolume){func(*v1alpha1.CacheVolume) {}, clean} {
+		v := volume(change)
+		v.Status.Outdated = []string{"n1"}
+		v.Status.WriteThrough = []v1alpha1.WriteThroughClaim{{Owner: "cacheflush/e", Epoch: 7}}
+		for _, policy := range []Policy{{After: time.Minute, Drain: true, Patience: time.Second}, {}} {
+			seen := seenOf(v, Gone{}, redundancy.Evidence{})
+			seen.Moves = "e"
+			if got := Judge(v, seen, policy, now); got.Place == volumes.Moved || got.Action == Substitute {
+				t.Errorf("with %+v got %+v", policy, got)
+			}
+		}
+	}
+}
+
+func TestJudgeOfACopyThatIsToLeaveItsHost(t *testing.T) {
+	counts := func(v *v1alpha1.CacheVolume) {
+		v.Status.Outdated = nil
+		v.Status.WriteThrough = []v1alpha1.WriteThroughClaim{{Owner: "cacheflush/e", Epoch: 7}}
+	}
+	drained := func(v *v1alpha1.CacheVolume) { counts(v); v.Status.Authority = v1alpha1.AuthorityCeph }
+	kept := func(v *v1alpha1.CacheVolume) { clean(v); v.Status.Outdated = nil }
+	moved := func(v *v1alpha1.CacheVolume) { replaced(v); v.Spec.Replicas = []string{"n1", "n3"} }
+	with := func(changes ...func(*v1alpha1.CacheVolume)) func(*v1alpha1.CacheVolume) {
+		return func(v *v1alpha1.CacheVolume) {
+			for _, change := range changes {
+				change(v)
+			}
+		}
+	}
+	asked := Seen{Moves: "e"}
+	for _, tc := range []struct {
+		name   string
+		change func(*v1alpha1.CacheVolume)
+		seen   Seen
+		lost   bool
+		want   Action
+		place  volumes.Place
+	}{
+		{"nobody wants that", drained, Seen{}, false, Nothing, volumes.ElsewhereIfAway},
+		{"asked", drained, asked, false, Begin, volumes.Moved},
+		{"asked, and it is dirty", counts, asked, false, Begin, volumes.Moved},
+		{"asked, and there is no place", drained, Seen{Moves: "e", NoPlace: "full"}, false, Stay, volumes.Moved},
+		{"asked, and paused", drained, Seen{Moves: "e", Paused: "many are away"}, false, Wait, volumes.Moved},
+		{"the attachment has begun and not ended", with(drained, func(v *v1alpha1.CacheVolume) { v.Status.WriteThrough = nil }), asked, false, Nothing, volumes.ElsewhereIfAway},
+		{"detached", with(drained, func(v *v1alpha1.CacheVolume) { v.Status.AttachedNode = "" }), asked, false, Nothing, volumes.ElsewhereIfAway},
+
+		{"begun, and dirty", with(begun, counts), asked, false, Drain, volumes.Moved},
+		{"begun, in Ceph, and only the evacuation keeps it there", with(begun, drained), asked, false, Drain, volumes.Moved},
+		{"begun, and in Ceph", kept, asked, false, Substitute, volumes.Moved},
+		{"begun, and the copy catches up", with(kept, func(v *v1alpha1.CacheVolume) { v.Status.Outdated = []string{"n2"} }), asked, false, Substitute, volumes.Moved},
+		{"begun, and paused", kept, Seen{Moves: "e", Paused: "many are away"}, false, Wait, volumes.Moved},
+		{"begun, paused, and a repair is asked for", kept, Seen{Moves: "e", Paused: "many are away", Asked: true}, false, Substitute, volumes.Moved},
+		{"begun, and called off", kept, Seen{}, false, Finish, volumes.ElsewhereIfAway},
+		{"begun, and there is no place any more", kept, Seen{Moves: "e", NoPlace: "full"}, false, Finish, volumes.Moved},
+		{"begun, and the copy is lost", clean, asked, true, Substitute, volumes.ElsewhereIfAway},
+
+		{"replaced", moved, Seen{}, false, Copy, volumes.ElsewhereIfAway},
+		{"replaced, and that one is to leave its host, too", moved, asked, false, Copy, volumes.ElsewhereIfAway},
+		{"copied", with(moved, func(v *v1alpha1.CacheVolume) { v.Status.Outdated = nil }), asked, false, Finish, volumes.ElsewhereIfAway},
+		{"attached anew", with(kept, func(v *v1alpha1.CacheVolume) { v.Status.Epoch = 8 }), asked, false, End, volumes.ElsewhereIfAway},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			v := volume(tc.change)
+			gone := Gone{}
+			if tc.lost {
+				gone["n2"] = now.Add(-time.Hour)
+			}
+			seen := seenOf(v, gone, redundancy.Evidence{})
+			seen.Moves, seen.NoPlace, seen.Paused, seen.Asked = tc.seen.Moves, tc.seen.NoPlace, tc.seen.Paused, tc.seen.Asked
+			// Neither a setting nor patience may have it moved before everything is in Ceph.
+			for _, policy := range []Policy{{After: time.Minute, Drain: true, Patience: time.Second}, {}} {
+				if tc.lost && policy.After == 0 {
+					continue
+				}
+				got := Judge(v, seen, policy, now)
+				if got.Action != tc.want || got.Action != End && got.Place != tc.place {
+					t.Errorf("with %+v got %+v", policy, got)
+				}
+				if got.Action != Nothing && got.Reason == "" {
+					t.Error("no reason is told")
+				}
+			}
+		})
+	}
+}
+
 // What is lost otherwise than by a silent host: which way the repair goes, and where the copy may be laid.
 func TestJudgeOfOtherLosses(t *testing.T) {
 	disk := redundancy.Evidence{Loss: authority.DiskLost}

@@ -117,9 +117,13 @@ func (r *Repairer) Poll(ctx context.Context) error {
 	if err := r.Client.List(ctx, volumes, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list volumes: %w", err)
 	}
+	drains := &v1alpha1.CacheFlushList{}
+	if err := r.Client.List(ctx, drains); err != nil {
+		return fmt.Errorf("list flushes: %w", err)
+	}
 	sights := r.look(ctx, groups.Items)
 	r.tellPauses(groups.Items, sights)
-	found := r.examine(ctx, volumes.Items, sights)
+	found := r.examine(ctx, volumes.Items, sights, drains.Items)
 	works := r.judge(volumes.Items, found)
 	var group errgroup.Group
 	group.SetLimit(workers)

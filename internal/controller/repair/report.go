@@ -22,8 +22,10 @@ const quiet = 10 * time.Second
 // ReasonNone is the condition's reason while there is nothing to repair.
 const ReasonNone = "NothingToRepair"
 
+// repairing reports whether the record says that there is something to do, or that it cannot be done.
 func repairing(v *v1alpha1.CacheVolume) bool {
-	return meta.IsStatusConditionTrue(v.Status.Conditions, v1alpha1.ConditionRepairing)
+	c := meta.FindStatusCondition(v.Status.Conditions, v1alpha1.ConditionRepairing)
+	return c != nil && (c.Status == metav1.ConditionTrue || c.Reason == string(Stay))
 }
 
 // explains reports whether csi-controller knows better than the record why there is one copy, or does
@@ -95,8 +97,11 @@ func (s Step) condition(progress string) metav1.Condition {
 	if progress != "" {
 		c.Message += ": " + progress
 	}
-	if s.Action == Nothing {
+	switch s.Action { //nolint:exhaustive // the rest are at work, or wait
+	case Nothing:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonNone, ""
+	case Stay:
+		c.Status = metav1.ConditionFalse
 	}
 	return c
 }
@@ -121,7 +126,7 @@ func (r *Repairer) tell(v *v1alpha1.CacheVolume, action Action, note string) {
 	case Nothing:
 		note = "the repair is over"
 		r.forget(v.Name)
-	case Begin, Wait, Flush:
+	case Begin, Wait, Flush, Stay:
 		kind = corev1.EventTypeWarning
 	case Drain, Substitute, Copy, Finish, End:
 	}
@@ -179,7 +184,7 @@ func groupCondition(g *v1alpha1.NodeGroup, works []*work, of *sight) metav1.Cond
 	doing := map[Action]int{}
 	total := 0
 	for _, w := range works {
-		if w.volume.Spec.Group == g.Name && w.step.Action != Nothing && w.step.Action != End {
+		if w.volume.Spec.Group == g.Name && !slices.Contains([]Action{Nothing, End, Stay}, w.step.Action) {
 			doing[w.step.Action]++
 			total++
 		}

@@ -46,7 +46,7 @@ func (r *Repairer) work(ctx context.Context, w *work) {
 		case w.redundant(w.volume) == nil: // else that is put on record first: once a node has it, that node speaks
 			progress, err = r.flush(ctx, name)
 		}
-	case Nothing, Wait:
+	case Nothing, Wait, Stay:
 	}
 	if err != nil {
 		progress = err.Error()
@@ -57,7 +57,7 @@ func (r *Repairer) work(ctx context.Context, w *work) {
 	if err := r.report(ctx, w, progress); err != nil && !passing(err) {
 		r.Log.WarnContext(ctx, "cannot write the condition of a repair", "volume", name, "error", err)
 	}
-	if w.step.Action == Nothing && w.seen.Asked {
+	if w.step.nothingToRepair() && w.seen.Asked {
 		if err := r.answer(ctx, w); err != nil && !passing(err) {
 			r.Log.WarnContext(ctx, "cannot answer who asked for a repair", "volume", name, "error", err)
 		}
@@ -204,19 +204,33 @@ func (r *Repairer) copy(ctx context.Context, w *work) (string, error) {
 // finish ends the repair's claim of write-through, and then the repair.
 func (r *Repairer) finish(ctx context.Context, w *work) error {
 	name := w.volume.Name
+	// By the record as it is now, before the claim ends and after it: what was judged may be older than a copy's
+	// replacement.
+	ended, err := r.finished(ctx, w)
+	if err != nil || !ended {
+		return err
+	}
 	if err := r.Drainer.Restore(ctx, name, Owner); err != nil {
 		return err
 	}
+	if ended, err = r.finished(ctx, w); err != nil || !ended {
+		return err
+	}
+	return r.store(ctx, name, w.step, w.seen)
+}
+
+// finished reports whether both copies are current, by the record as it is now.
+func (r *Repairer) finished(ctx context.Context, w *work) (bool, error) {
 	v := &v1alpha1.CacheVolume{}
-	if err := r.Live.Get(ctx, client.ObjectKey{Name: name}, v); err != nil {
-		return client.IgnoreNotFound(err)
+	if err := r.Live.Get(ctx, client.ObjectKey{Name: w.volume.Name}, v); err != nil {
+		return false, client.IgnoreNotFound(err)
 	}
 	step := Judge(v, w.seen, r.Policy, r.Now())
-	if step.Action != Finish {
-		return nil
-	}
-	return r.store(ctx, name, step, w.seen)
+	return step.Action == Finish && step.Lost == w.step.Lost, nil
 }
+
+// nothingToRepair reports whether two copies are current, or none is needed. One of them may be to leave its host.
+func (s Step) nothingToRepair() bool { return s.Action == Nothing || s.Action == Stay }
 
 // answer takes a request for a repair off the record once there is nothing to do.
 func (r *Repairer) answer(ctx context.Context, w *work) error {
@@ -225,7 +239,7 @@ func (r *Repairer) answer(ctx context.Context, w *work) error {
 		return client.IgnoreNotFound(err)
 	}
 	step := Judge(v, w.seen, r.Policy, r.Now())
-	if _, asked := v.Annotations[v1alpha1.AnnotationRepair]; !asked || step.Action != Nothing {
+	if _, asked := v.Annotations[v1alpha1.AnnotationRepair]; !asked || !step.nothingToRepair() {
 		return nil
 	}
 	before := v.DeepCopy()

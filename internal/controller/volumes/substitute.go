@@ -21,6 +21,8 @@ const (
 	ElsewhereIfAway Place = iota
 	// Elsewhere: another host of the group. That of the lost copy may well answer.
 	Elsewhere
+	// Moved: another host of the group. The lost copy is none: it may count, and is to leave its host.
+	Moved
 	// Same: the host of the lost copy, which has nothing of it any more; if that is not ready, another
 	// one.
 	Same
@@ -41,7 +43,11 @@ func (l *Locked) Substitute(ctx context.Context, id string, epoch int64, lost, s
 // loaded first. They are ready, and have room and no replica that counts. It changes nothing. Errors
 // wrap ErrRefused, authority.ErrRefused or placement.ErrNoFit.
 func (l *Locked) Substitutes(v *v1alpha1.CacheVolume, lost string, place Place) ([]string, error) {
-	holder, err := authority.Substitutable(v, v.Status.Epoch, lost)
+	may := authority.Substitutable
+	if place == Moved {
+		may = authority.Beside // it need not be drained yet
+	}
+	holder, err := may(v, v.Status.Epoch, lost)
 	if err != nil {
 		return nil, err
 	}
@@ -56,12 +62,13 @@ func (s *Steps) substitute(ctx context.Context, id string, epoch int64, lost, su
 	if v.Status.Repair == nil {
 		return fmt.Errorf("volume %s has no repair on record: %w", id, ErrRefused)
 	}
-	holder, err := authority.Substitutable(v, epoch, lost)
+	holder, err := s.replaceable(ctx, v, epoch, lost, where)
 	if err != nil {
 		return err
 	}
-	// The node may have the only current copy, if the record was set back to before it got that.
-	if err := s.NotBehind(ctx, v); err != nil && !s.holds(ctx, v, holder, err) {
+	// The node may have the only current copy, if the record was set back to before it got that. A copy that is
+	// only moved can wait for Ceph.
+	if err := s.NotBehind(ctx, v); err != nil && (where == Moved || !s.holds(ctx, v, holder, err)) {
 		return err
 	}
 	group, err := s.Group(ctx, v.Spec.Group)
@@ -74,8 +81,10 @@ func (s *Steps) substitute(ctx context.Context, id string, epoch int64, lost, su
 		return err
 	}
 	v.Status.Repair.Lost, v.Status.Repair.Substitute = lost, substitute
-	if !v.Status.IsOutdated(substitute) {
-		v.Status.Outdated = append(v.Status.Outdated, substitute)
+	for _, node := range []string{lost, substitute} {
+		if !v.Status.IsOutdated(node) { // a copy that is moved counts until now
+			v.Status.Outdated = append(v.Status.Outdated, node)
+		}
 	}
 	if err := s.UpdateStatus(ctx, v, "node "+substitute+" gets a copy, which is not current yet"); err != nil {
 		return err
@@ -102,6 +111,16 @@ func (s *Steps) substitute(ctx context.Context, id string, epoch int64, lost, su
 	crashpoint.Reach("repair/replica_moved")
 	s.WriteNote(ctx, v) // Copy notes it if this fails
 	return nil
+}
+
+// replaceable returns the holder beside which a copy may be replaced now.
+func (s *Steps) replaceable(ctx context.Context, v *v1alpha1.CacheVolume, epoch int64, lost string, where Place) (string, error) {
+	if where != Moved || v.Status.IsOutdated(lost) {
+		return authority.Substitutable(v, epoch, lost)
+	}
+	at := v.Status.AttachedNode
+	answer, err := s.Hosts.Status(ctx, at, cachevolume.Ref(v))
+	return authority.CopyMayLeave(v, epoch, lost, authority.Heard(v, at, answer, err))
 }
 
 // place takes the host of the new copy.

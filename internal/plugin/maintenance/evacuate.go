@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -24,6 +25,7 @@ func evacuation(node string) string { return "evacuate-" + node }
 // Values of --protect: what becomes of volumes whose second copy is on the host.
 const (
 	protectDrain = "drain" // they write through until that copy is current again
+	protectMove  = "move"  // they write through until they have a current copy on another host
 	protectNone  = "none"  // they go on with one copy
 )
 
@@ -39,26 +41,28 @@ func Evacuate(c *console.Console) *cobra.Command {
 			"through to Ceph until kubectl escache uncordon. Pods keep running. You may repeat the command.\n\n" +
 			"Volumes that are attached elsewhere and have their second copy there are drained too, so that they survive the loss of\n" +
 			"another host meanwhile. After kubectl escache uncordon each of them writes back again once that copy is current.\n" +
-			"With --protect=none they go on with one copy.\n\n" +
+			"With --protect=move their second copies are created on other hosts of the group first, and then they write back. Where\n" +
+			"no other host can take a copy, the volume is only drained. With --protect=none they go on with one copy.\n\n" +
 			"Volumes that no node has, and whose data is not all in Ceph, are written back if they have a current copy there.",
 		Example: "  kubectl escache evacuate n1 --wait && kubectl drain n1 --ignore-daemonsets --delete-emptydir-data",
 		Args:    console.OneArg("NODE"),
 		RunE: func(command *cobra.Command, args []string) error {
-			if protect != protectDrain && protect != protectNone {
-				return fmt.Errorf("%w: --protect=%s is neither %s nor %s", failure.ErrUsage, protect, protectDrain, protectNone)
+			if !slices.Contains([]string{protectDrain, protectMove, protectNone}, protect) {
+				return fmt.Errorf("%w: --protect=%s is none of %s, %s and %s", failure.ErrUsage, protect, protectDrain, protectMove, protectNone)
 			}
 			api, err := c.Connect()
 			if err != nil {
 				return err
 			}
 			e := evacuating{
-				node: args[0], copies: protect == protectDrain, chosen: command.Flags().Changed("protect"), wait: wait, timeout: timeout,
+				node: args[0], copies: protect != protectNone, move: protect == protectMove, chosen: command.Flags().Changed("protect"),
+				wait: wait, timeout: timeout, patience: takeUpTime,
 			}
 			return runEvacuate(command.Context(), c, api, e)
 		},
 	}
 	command.Flags().StringVar(&protect, "protect", protectDrain,
-		"drain or none: what becomes of volumes that are attached elsewhere and have their second copy there")
+		"drain, move or none: what becomes of volumes that are attached elsewhere and have their second copy there")
 	command.Flags().BoolVar(&wait, "wait", false, "wait until everything is in Ceph, and show progress")
 	command.Flags().DurationVar(&timeout, "timeout", time.Hour, "stop waiting after this time; the evacuation goes on")
 	return command
@@ -68,10 +72,16 @@ func Evacuate(c *console.Console) *cobra.Command {
 type evacuating struct {
 	node    string
 	copies  bool // drain also volumes whose second copy is there
+	move    bool // and move those copies
 	chosen  bool // the user said so
 	wait    bool
 	timeout time.Duration
+	// patience is how long csi-controller may take to say that it moves copies.
+	patience time.Duration
 }
+
+// takeUpTime is much longer than csi-controller takes for it, also when another one becomes the leader.
+const takeUpTime = time.Minute
 
 func runEvacuate(ctx context.Context, c *console.Console, api client.WithWatch, e evacuating) error {
 	if err := runCordon(ctx, c, api, hostKind+e.node); err != nil {
@@ -80,6 +90,11 @@ func runEvacuate(ctx context.Context, c *console.Console, api client.WithWatch, 
 	drain, err := drainOf(ctx, api, e)
 	if err != nil {
 		return err
+	}
+	if drain.Spec.MoveSecondCopies {
+		if err := takenUp(ctx, api, drain.Name, e); err != nil {
+			return err
+		}
 	}
 	volumes := &v1alpha1.CacheVolumeList{}
 	if err := api.List(ctx, volumes); err != nil {
@@ -112,7 +127,9 @@ func runEvacuate(ctx context.Context, c *console.Console, api client.WithWatch, 
 func drainOf(ctx context.Context, api client.Client, e evacuating) (*v1alpha1.CacheFlush, error) {
 	drain := &v1alpha1.CacheFlush{
 		ObjectMeta: metav1.ObjectMeta{Name: evacuation(e.node)},
-		Spec:       v1alpha1.CacheFlushSpec{Node: e.node, Mode: v1alpha1.FlushModeDrain, SecondCopies: e.copies},
+		Spec: v1alpha1.CacheFlushSpec{
+			Node: e.node, Mode: v1alpha1.FlushModeDrain, SecondCopies: e.copies, MoveSecondCopies: e.move,
+		},
 	}
 	err := api.Create(ctx, drain)
 	switch {
@@ -126,12 +143,16 @@ func drainOf(ctx context.Context, api client.Client, e evacuating) (*v1alpha1.Ca
 				"(kubectl get cacheflush %s -o wide says what it waits for)",
 				e.node, drain.Name, drain.Name)
 		}
-		if e.chosen && drain.Spec.SecondCopies != e.copies {
+		if e.chosen && (drain.Spec.SecondCopies != e.copies || drain.Spec.MoveSecondCopies != e.move) {
 			return nil, fmt.Errorf("node %s is being evacuated already, with another --protect; to change that, first "+
 				"kubectl escache uncordon %s", e.node, e.node)
 		}
 	case err != nil:
 		return nil, err
+	case e.move && !drain.Spec.MoveSecondCopies && drain.Spec.SecondCopies:
+		return nil, fmt.Errorf("the CRDs of this cluster are older than this plugin, and know no move of second copies; "+
+			"apply those of this version and upgrade csi-controller, or, without it: kubectl escache uncordon %s, then evacuate with "+
+			"--protect=drain", e.node)
 	case e.copies && !drain.Spec.SecondCopies:
 		return nil, fmt.Errorf("the CRDs of this cluster are older than this plugin, and know no protection of second copies; "+
 			"apply those of this version and upgrade csi-controller, or, without it: kubectl escache uncordon %s, then evacuate with "+
@@ -139,6 +160,22 @@ func drainOf(ctx context.Context, api client.Client, e evacuating) (*v1alpha1.Ca
 			e.node)
 	}
 	return drain, nil
+}
+
+// takenUp waits until csi-controller says that it moves second copies. One that does not know this drains the
+// volumes only, and must not be taken for one that does.
+func takenUp(ctx context.Context, api client.Client, name string, e evacuating) error {
+	ctx, cancel := context.WithTimeout(ctx, e.patience)
+	defer cancel()
+	drain := &v1alpha1.CacheFlush{}
+	return console.Poll(ctx, console.PollInterval/4, func() (bool, error) {
+		err := api.Get(ctx, client.ObjectKey{Name: name}, drain)
+		return meta.IsStatusConditionTrue(drain.Status.Conditions, v1alpha1.FlushConditionMoves), err
+	}, func() error {
+		return fmt.Errorf("%w: csi-controller does not say that it moves second copies: it does not answer, or is older than this "+
+			"plugin. CacheFlush %s drains their volumes only. Upgrade csi-controller and repeat the command, or, without it: "+
+			"kubectl escache uncordon %s, then evacuate with --protect=drain", failure.ErrTimeUp, name, e.node)
+	})
 }
 
 // secondCopies returns the volumes that are attached elsewhere and have a replica on the node.
@@ -172,6 +209,9 @@ func printSecondCopies(c *console.Console, of []*v1alpha1.CacheVolume, spec v1al
 	}
 	switch {
 	case len(of) == 0:
+	case spec.MoveSecondCopies:
+		c.Printf("%s attached elsewhere %s %s second copy there: %s through to Ceph until another host of the group has a current one\n",
+			count, have, their, they)
 	case spec.SecondCopies:
 		c.Printf("%s attached elsewhere %s %s second copy there: %s through to Ceph until node %s is uncordoned and that copy is current\n",
 			count, have, their, they, spec.Node)
@@ -202,11 +242,12 @@ func followOthers(
 		if !drain.Spec.SecondCopies {
 			all, open = nil, nil
 		}
-		if says := others(node, all, open, left); says != said {
+		moving, stuck := moves(volumes.Items, drain)
+		if says := others(node, all, open, left) + moved(node, moving, stuck); says != said {
 			c.Printf("%s", says)
 			said = says
 		}
-		return len(open)+len(left) == 0, nil
+		return len(open)+len(left)+len(moving) == 0, nil
 	}, func() error { return flush.NotFinished(ctx, drain.Name, timeout) })
 	return unprotected, err
 }

@@ -10,7 +10,39 @@ import (
 
 // Nothing is broken: hosts are taken down on purpose.
 func maintenanceRows() []row {
-	return []row{{when: "maintenance", what: "rolling reboot under a writer: never dirty on one copy", run: rollingReboot}}
+	return []row{
+		{when: "maintenance", what: "rolling reboot under a writer: never dirty on one copy", run: rollingReboot},
+		{when: "maintenance", what: "second copies are moved off a host under a writer: never dirty on one copy", run: copiesMove},
+	}
+}
+
+// copiesMove evacuates the host of the second copy with --protect=move, twice, so that the copy goes to the third
+// host and back. Each time the volume writes back before the evacuated host is switched off.
+func copiesMove(s *scene) {
+	s.repairs("15m") // as the chart has it
+	s.Cleanup(s.uncordonAll)
+	s.write()
+	s.watch.twoCopies(true)
+	for range 2 {
+		from, to := s.partner(), s.third()
+		s.fault()
+		s.escache("evacuate", from.Name, "--protect=move", "--wait", "--timeout=10m")
+		s.copied(to)
+		s.writesBack()
+		s.goesOn()
+		s.fault()
+		s.powerOff(from)
+		s.goesOn()
+		s.boot(from)
+		s.escache("uncordon", from.Name, "--timeout=10m")
+		if now := s.partner(); now != to {
+			s.Errorf("the second copy is on %s, and was moved to %s", now.Name, to.Name)
+		}
+		s.redundant()
+		s.goesOn()
+	}
+	s.whole()
+	s.finish()
 }
 
 // rollingReboot follows docs/hosts/rolling-reboot.md: first the host of the second copy, then the holder, and

@@ -127,6 +127,14 @@ func (l *loss) look(t *testing.T, v *v1alpha1.CacheVolume) {
 // check fails unless record and hosts have the same two copies, with one secret, and the lost copy goes when its host is back.
 func (l *loss) check(t *testing.T, w *world) {
 	t.Helper()
+	l.pair(t, w)
+	w.fleet.Hosts[l.lost].Restart(t)
+	l.wiped(t, w)
+}
+
+// pair fails unless record and hosts have the same two copies, with one secret.
+func (l *loss) pair(t *testing.T, w *world) {
+	t.Helper()
 	v := w.one(t)
 	holder, fresh := w.fleet.Hosts[l.holder], w.fleet.Hosts[l.fresh]
 	if s := v.Status; len(s.Outdated) > 0 || len(s.WriteThrough) > 0 || s.Authority != v1alpha1.AuthorityCache || s.AttachedNode != l.holder {
@@ -146,9 +154,13 @@ func (l *loss) check(t *testing.T, w *world) {
 	if mode := holder.Status(imageRef()).Mode; mode != escache.ModeWriteback {
 		t.Errorf("the volume is left %s", mode)
 	}
-	w.fleet.Hosts[l.lost].Restart(t)
+}
+
+// wiped fails unless only the holder and the new host have a replica.
+func (l *loss) wiped(t *testing.T, w *world) {
+	t.Helper()
 	eventually(t, 30*time.Second, func() bool {
 		return maps.Equal(w.fleet.On(imageRef()), map[string]bool{l.holder: true, l.fresh: true}) &&
-			len(w.group(t, v.Spec.Group).Status.StaleReplicas) == 0
+			len(w.group(t, w.one(t).Spec.Group).Status.StaleReplicas) == 0
 	}, func() string { return fmt.Sprintf("replicas on %v", w.fleet.On(imageRef())) })
 }
