@@ -46,8 +46,21 @@ func twoGroups(t *testing.T) *world {
 	pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "shop", Name: "data", UID: claimUID}
 	pv.Spec.NodeAffinity = affinity("g1")
 	csitest.Must(t, w.API.Create(t.Context(), pv))
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "data", UID: claimUID}}
+	csitest.Must(t, w.API.Create(t.Context(), claim))
+	w.claimIs(corev1.ClaimBound)
 	w.bind()
 	return w
+}
+
+// claimIs has Kubernetes see the claim as bound or lost, and returns it.
+func (w *world) claimIs(phase corev1.PersistentVolumeClaimPhase) *corev1.PersistentVolumeClaim {
+	w.T.Helper()
+	claim := &corev1.PersistentVolumeClaim{}
+	csitest.Must(w.T, w.API.Get(context.Background(), client.ObjectKey{Namespace: "shop", Name: "data"}, claim))
+	claim.Status.Phase = phase
+	csitest.Must(w.T, w.API.Status().Update(context.Background(), claim))
+	return claim
 }
 
 func affinity(group string) *corev1.VolumeNodeAffinity {
