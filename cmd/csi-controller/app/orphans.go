@@ -137,7 +137,8 @@ func list(out io.Writer, found orphans.Found) error {
 			"Make sure that they are this one's before you remove them with --allow-unmarked.")
 	}
 	if slices.ContainsFunc(slices.Concat(found.Images, found.Unmarked), orphans.Lost.MayLose) {
-		_, _ = fmt.Fprintln(w, "\nWith an image that was used, or of which that is not known, data may be lost, also what only the caches on its hosts have.\n"+
+		_, _ = fmt.Fprintln(w, "\nWith an image that was used, or of which that is not known, data may be lost, "+
+			"also what only the caches on its hosts have.\n"+
 			"A restore of etcd can lose its record: `kubectl escache adopt --all` makes it again (docs/restore-etcd.md).\n"+
 			"If nobody needs the volume, --accept-losses lets --remove-image remove it.")
 	}

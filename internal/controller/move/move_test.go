@@ -13,7 +13,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -76,7 +75,7 @@ func (w *world) turn() (again bool) {
 	w.T.Helper()
 	w.bind()
 	r := move.New(move.Config{
-		Client: w.Cached, Live: w.API, Volumes: w.Locked, Events: events.NewFakeRecorder(1000),
+		Client: w.Cached, Live: w.API, Volumes: w.Locked, Events: w.events,
 		Log: slog.New(slog.NewTextHandler(w.T.Output(), nil)), Again: time.Second, Soon: time.Second, Seldom: time.Minute,
 		Longest: 20 * time.Second, Parallel: 1,
 	})

@@ -1,6 +1,7 @@
 package move_test
 
 import (
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -64,6 +65,11 @@ func TestAVolumeIsKeptIfItsClaimGoesWhileItIsRetained(t *testing.T) {
 			csitest.Must(t, w.API.Update(t.Context(), claim))
 			csitest.Must(t, w.API.Delete(t.Context(), claim))
 		},
+		"to be released": func(t *testing.T, w *world, _ *corev1.PersistentVolumeClaim) {
+			t.Helper()
+			w.claimIs(corev1.ClaimBound)
+			w.AskRelease(moved, true)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := twoGroups(t)
@@ -84,6 +90,9 @@ func TestAVolumeIsKeptIfItsClaimGoesWhileItIsRetained(t *testing.T) {
 			}
 			if v := w.Volume(moved); v.Spec.Group != "g2" || v.Status.Move != nil {
 				t.Errorf("not moved: %+v", v.Status.Move)
+			}
+			if event := <-w.events.Events; !w.Volume(moved).Spec.Release && !strings.Contains(event, "VolumeRetained its claim shop/data was deleted") {
+				t.Errorf("event %q", event)
 			}
 		})
 	}
