@@ -13,12 +13,12 @@ const reads = 8
 // divide sorts the images that no CacheVolume names by their marks. Images whose marks cannot
 // be read are in no list, and the error names the first.
 func (s Search) divide(ctx context.Context, images []Image, found *Found) error {
-	marks, failures := make([]string, len(images)), make([]error, len(images))
+	marks, failures := make([]Mark, len(images)), make([]error, len(images))
 	var group errgroup.Group
 	group.SetLimit(reads)
 	for n, i := range images {
 		group.Go(func() error {
-			marks[n], failures[n] = s.Images.KubernetesCluster(ctx, i.ClusterID, i.Pool.Pool, i.Image)
+			marks[n], failures[n] = s.Images.MarkOf(ctx, i.ClusterID, i.Pool.Pool, i.Image)
 			return nil
 		})
 	}
@@ -31,12 +31,12 @@ func (s Search) divide(ctx context.Context, images []Image, found *Found) error 
 			if unread++; first == nil {
 				first = fmt.Errorf("image %s: %w", i, failures[n])
 			}
-		case marks[n] == "":
-			found.Unmarked = append(found.Unmarked, i)
-		case marks[n] == Released:
+		case marks[n].Released:
 			found.Released = append(found.Released, i)
-		case marks[n] == s.Kubernetes:
-			found.Images = append(found.Images, i)
+		case marks[n].Kubernetes == "":
+			found.Unmarked = append(found.Unmarked, Lost{i, marks[n].Note})
+		case marks[n].Kubernetes == s.Kubernetes:
+			found.Images = append(found.Images, Lost{i, marks[n].Note})
 		default:
 			found.Foreign = append(found.Foreign, i)
 		}

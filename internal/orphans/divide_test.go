@@ -20,8 +20,10 @@ import (
 
 var errSlow = errors.New("no answer")
 
-// pool is a pool of images and their marks. The image "broken" answers nothing.
+// pool is a pool of images and whose they are. The image "broken" answers nothing.
 type pool map[string]string
+
+const released = "released"
 
 func (p pool) List(_ context.Context, _, _, prefix string) (names []string, _ error) {
 	for name := range p {
@@ -32,14 +34,16 @@ func (p pool) List(_ context.Context, _, _, prefix string) (names []string, _ er
 	return names, nil
 }
 
-func (p pool) KubernetesCluster(_ context.Context, _, _, image string) (string, error) {
+func (p pool) MarkOf(_ context.Context, _, _, image string) (Mark, error) {
 	switch p[image] {
 	case "broken":
-		return "", errSlow
+		return Mark{}, errSlow
 	case "unasked":
 		panic("nobody may ask for the mark of an image that has a record")
+	case released:
+		return Mark{Released: true}, nil
 	}
-	return p[image], nil
+	return Mark{Kubernetes: p[image], Note: Note{Volume: "of-" + image}}, nil
 }
 
 func TestFindTellsImagesApartByTheirMarks(t *testing.T) {
@@ -52,7 +56,7 @@ func TestFindTellsImagesApartByTheirMarks(t *testing.T) {
 	v := &v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{Name: "v", CreationTimestamp: metav1.Now()}}
 	v.Spec.ClusterID, v.Spec.Pool, v.Spec.Image = "ceph", "rbd", "e-recorded"
 	images := pool{
-		"e-recorded": "unasked", "e-own-2": "us", "e-own-1": "us", "e-old": "", "e-theirs": "them", "e-free": Released, "other": "us", "e-broken": "broken",
+		"e-recorded": "unasked", "e-own-2": "us", "e-own-1": "us", "e-old": "", "e-theirs": "them", "e-free": released, "other": "us", "e-broken": "broken",
 		"e-kept": "unasked",
 	}
 	read := &v1alpha1.ReadOnlyVolume{ObjectMeta: metav1.ObjectMeta{Name: "r"}}
@@ -76,8 +80,8 @@ func TestFindTellsImagesApartByTheirMarks(t *testing.T) {
 		t.Errorf("an image whose mark cannot be read: %v", err)
 	}
 	for name, is := range map[string][2][]string{
-		"own":      {names(found.Images), {"e-own-1", "e-own-2", read.ImageOn("n2")}},
-		"unmarked": {names(found.Unmarked), {"e-old"}},
+		"own":      {named(t, found.Images), {"e-own-1", "e-own-2", read.ImageOn("n2")}},
+		"unmarked": {named(t, found.Unmarked), {"e-old"}},
 		"foreign":  {names(found.Foreign), {"e-theirs"}},
 		"released": {names(found.Released), {"e-free"}},
 	} {
@@ -93,6 +97,18 @@ func TestFindTellsImagesApartByTheirMarks(t *testing.T) {
 	if _, err := search.Find(t.Context()); err != nil {
 		t.Error(err)
 	}
+}
+
+// named is names, and fails unless each has the note of its own image.
+func named(t *testing.T, images []Lost) (out []string) {
+	t.Helper()
+	for _, l := range images {
+		if l.Note.Volume != "of-"+l.Image.Image {
+			t.Errorf("%s has the note of volume %s", l, l.Note.Volume)
+		}
+		out = append(out, l.Image.Image)
+	}
+	return out
 }
 
 func names(images []Image) (out []string) {

@@ -26,13 +26,9 @@ import (
 type Images interface {
 	// List returns the names of a pool's images that begin with prefix.
 	List(ctx context.Context, clusterID, pool, prefix string) ([]string, error)
-	// KubernetesCluster returns the identity of the Kubernetes cluster with which an image is
-	// marked; "" if it has no mark. A released image is marked as nobody's: Released.
-	KubernetesCluster(ctx context.Context, clusterID, pool, image string) (string, error)
+	// MarkOf returns what an image's metadata says; the zero Mark if it is not there any more.
+	MarkOf(ctx context.Context, clusterID, pool, image string) (Mark, error)
 }
-
-// Released is the mark of an image that was released.
-const Released = "released"
 
 // Pool names a pool of a cluster.
 type Pool struct{ ClusterID, Pool string }
@@ -74,10 +70,10 @@ func (v Volume) State() string {
 // Found is the result of a search, sorted by name.
 type Found struct {
 	// Images are marked as this Kubernetes cluster's.
-	Images []Image
+	Images []Lost
 	// Unmarked are images without a mark. An older version made them, perhaps for another
 	// Kubernetes cluster with the same prefix.
-	Unmarked []Image
+	Unmarked []Lost
 	// Foreign are marked as another Kubernetes cluster's, and Released are nobody's. They are no
 	// orphans.
 	Foreign  []Image

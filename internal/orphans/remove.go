@@ -19,12 +19,16 @@ type Removal struct {
 	Kube client.Client
 	// AllowUnmarked lets images without a mark be removed.
 	AllowUnmarked bool
+	// AcceptLosses lets images be removed that were used, or of which that is not known.
+	AcceptLosses bool
 	// DeleteImage moves an image to its pool's trash.
 	DeleteImage func(ctx context.Context, image Image) error
 }
 
 // Image removes an orphan image. Its name is CLUSTERID/POOL/IMAGE. It refuses images of other
-// Kubernetes clusters and, without AllowUnmarked, images that may belong to one.
+// Kubernetes clusters and, without AllowUnmarked, images that may belong to one. Without AcceptLosses it
+// refuses images with whose removal data may be lost: after a restore of etcd, the image may be all that tells of
+// a volume whose newest data is in a cache.
 func (r Removal) Image(ctx context.Context, name string) error {
 	for _, k := range r.Found.Kept {
 		if k.String() == name {
@@ -48,14 +52,26 @@ func (r Removal) Image(ctx context.Context, name string) error {
 		}
 	}
 	orphans := slices.Concat(r.Found.Images, r.Found.Unmarked)
-	at := slices.IndexFunc(orphans, func(i Image) bool { return i.String() == name })
+	at := slices.IndexFunc(orphans, func(l Lost) bool { return l.String() == name })
 	if at < 0 {
 		return fmt.Errorf("image %s is not an orphan; run without flags to list the orphans", name)
 	}
-	if err := r.DeleteImage(ctx, orphans[at]); err != nil {
+	if losses := r.losses(orphans[at], at >= len(r.Found.Images)); losses != "" {
+		return fmt.Errorf("image %s: %s; `kubectl escache adopt --all` makes the lost record again (docs/restore-etcd.md); "+
+			"if nobody needs the volume, add --accept-losses: image and caches are lost then", name, losses)
+	}
+	if err := r.DeleteImage(ctx, orphans[at].Image); err != nil {
 		return fmt.Errorf("remove image %s: %w", name, err)
 	}
 	return nil
+}
+
+// losses says what speaks against the removal of an image. An image without a mark and a note is AllowUnmarked's.
+func (r Removal) losses(l Lost, unmarked bool) string {
+	if r.AcceptLosses || unmarked && l.Note.Volume == "" && l.Note.Unreadable == "" {
+		return ""
+	}
+	return l.Note.losses()
 }
 
 // Volume removes the record of an orphan volume; its image stays. It refuses a volume that is

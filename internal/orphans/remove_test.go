@@ -94,7 +94,7 @@ func TestRemoveReadOnlyVolume(t *testing.T) {
 func TestRemoveImage(t *testing.T) {
 	orphan := Image{Pool: Pool{"ceph", "rbd"}, Image: "escache-v"}
 	var deleted []Image
-	r := Removal{Found: Found{Images: []Image{orphan}}, DeleteImage: func(_ context.Context, i Image) error {
+	r := Removal{Found: Found{Images: []Lost{{orphan, Note{Volume: "v"}}}}, DeleteImage: func(_ context.Context, i Image) error {
 		deleted = append(deleted, i)
 		return nil
 	}}
@@ -105,7 +105,7 @@ func TestRemoveImage(t *testing.T) {
 		t.Errorf("the orphan: deleted %v, %v", deleted, err)
 	}
 	unmarked, foreign := Image{orphan.Pool, "escache-u"}, Image{orphan.Pool, "escache-f"}
-	r.Found.Unmarked, r.Found.Foreign = []Image{unmarked}, []Image{foreign}
+	r.Found.Unmarked, r.Found.Foreign = []Lost{{Image: unmarked}}, []Image{foreign}
 	if err := r.Image(t.Context(), unmarked.String()); err == nil || !strings.Contains(err.Error(), "--allow-unmarked") || len(deleted) != 1 {
 		t.Errorf("an image without a mark: deleted %v, %v", deleted, err)
 	}
@@ -125,5 +125,58 @@ func TestRemoveImage(t *testing.T) {
 	r.DeleteImage = func(context.Context, Image) error { return inUse }
 	if err := r.Image(t.Context(), "ceph/rbd/escache-v"); !errors.Is(err, inUse) {
 		t.Errorf("an image in use: %v", err)
+	}
+}
+
+// TestAnImageWithWhichDataMayBeLostIsNotRemoved: after a restore of etcd, an image without a record may be all that
+// tells of a volume whose newest data is in a cache.
+func TestAnImageWithWhichDataMayBeLostIsNotRemoved(t *testing.T) {
+	hosts := []string{"n1", "n2"}
+	for name, tc := range map[string]struct {
+		note  Note
+		state string
+		loses bool
+	}{
+		"never attached":                 {Note{Volume: "v", Hosts: hosts}, "never attached", false},
+		"dirty":                          {Note{Volume: "v", Epoch: 3, Hosts: hosts}, "used until epoch 3, and the caches on n1 and n2", true},
+		"used, and all in Ceph":          {Note{Volume: "v", Epoch: 3, Hosts: hosts, InCeph: true}, "used until epoch 3, and all its data", true},
+		"no note":                        {Note{}, "not known whether it was used: its metadata", true},
+		"a note that cannot be read":     {Note{Unreadable: "no JSON"}, "not known whether it was used: no JSON", true},
+		"an adopted one":                 {Note{Volume: "v", Adopted: true}, "adopted with the data", true},
+		"a copy":                         {Note{Volume: "v", Copy: true}, "a copy of a snapshot", true},
+		"a deleted volume's":             {Note{Volume: "v", Epoch: 3, Deleted: "yesterday"}, "deleted at yesterday", false},
+		"a node's of a read-only volume": {Note{Volume: "v", ReadOnly: true}, "data is in the snapshot", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lost := Lost{Image{Pool{"ceph", "rbd"}, "escache-v"}, tc.note}
+			if state := lost.State(); !strings.Contains(state, tc.state) {
+				t.Errorf("state %q", state)
+			}
+			for found, unmarked := range map[*Found]bool{{Images: []Lost{lost}}: false, {Unmarked: []Lost{lost}}: true} {
+				deleted := 0
+				r := Removal{Found: *found, AllowUnmarked: true, DeleteImage: func(context.Context, Image) error {
+					deleted++
+					return nil
+				}}
+				err := r.Image(t.Context(), lost.String())
+				refused := tc.loses && (!unmarked || tc.note.Volume != "" || tc.note.Unreadable != "")
+				switch {
+				case refused && (err == nil || deleted != 0):
+					t.Errorf("unmarked %t: removed, and with it what was at stake", unmarked)
+				case refused:
+					for _, word := range []string{tc.state, "kubectl escache adopt --all", "--accept-losses"} {
+						if !strings.Contains(err.Error(), word) {
+							t.Errorf("unmarked %t: it does not say %q: %v", unmarked, word, err)
+						}
+					}
+				case err != nil || deleted != 1:
+					t.Errorf("unmarked %t: not removed: %v", unmarked, err)
+				}
+				r.AcceptLosses = true
+				if err := r.Image(t.Context(), lost.String()); err != nil {
+					t.Errorf("unmarked %t: the losses are accepted: %v", unmarked, err)
+				}
+			}
+		})
 	}
 }

@@ -32,9 +32,9 @@ func (c oneCluster) List(_ context.Context, clusterID, _, _ string) ([]string, e
 	return c.images, nil
 }
 
-// KubernetesCluster finds the mark of this Kubernetes cluster on every image.
-func (oneCluster) KubernetesCluster(context.Context, string, string, string) (string, error) {
-	return "here", nil
+// MarkOf finds the mark of this Kubernetes cluster on every image.
+func (oneCluster) MarkOf(context.Context, string, string, string) (Mark, error) {
+	return Mark{Kubernetes: "here"}, nil
 }
 
 func class(name, clusterID string) *storagev1.StorageClass {
@@ -127,7 +127,7 @@ func TestThePoolOfAReadOnlyVolumeIsSearched(t *testing.T) {
 		t.Fatal(err)
 	}
 	found, err := s.Find(t.Context())
-	if at := slices.IndexFunc(found.Images, func(i Image) bool { return i.Pool.Pool == "old" }); err != nil || at < 0 {
+	if at := slices.IndexFunc(found.Images, func(l Lost) bool { return l.Pool.Pool == "old" }); err != nil || at < 0 {
 		t.Errorf("found %v, %v", found.Images, err)
 	}
 }

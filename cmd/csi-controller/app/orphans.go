@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -21,7 +22,7 @@ import (
 // newOrphans lists orphans, and removes those that a flag names.
 func newOrphans(o *Options) *cobra.Command {
 	var images, volumes []string
-	var unmarked bool
+	var unmarked, losses bool
 	c := &cobra.Command{
 		Use:   "orphans",
 		Short: "List images without a record, and records without a PersistentVolume",
@@ -38,7 +39,7 @@ func newOrphans(o *Options) *cobra.Command {
 				return err
 			}
 			defer closing()
-			removal.AllowUnmarked = unmarked
+			removal.AllowUnmarked, removal.AcceptLosses = unmarked, losses
 			removal.Found, err = search.Find(ctx)
 			if err != nil && !errors.Is(err, orphans.ErrIncomplete) {
 				return err
@@ -57,6 +58,8 @@ func newOrphans(o *Options) *cobra.Command {
 	c.Flags().StringArrayVar(&images, "remove-image", nil, "remove this orphan image: CLUSTERID/POOL/IMAGE")
 	c.Flags().BoolVar(&unmarked, "allow-unmarked", false,
 		"remove images without a mark, too: an older version made them, perhaps for another Kubernetes cluster with the same prefix")
+	c.Flags().BoolVar(&losses, "accept-losses", false,
+		"remove images that were used, or of which that is not known, too: the image is lost, and what only caches on hosts have of it")
 	c.Flags().StringArrayVar(&volumes, "remove-volume", nil,
 		"remove this orphan: a ReadOnlyVolume, or a CacheVolume that was never attached; its image stays, and is listed as an orphan "+
 			"image from then on (kubectl escache release gives up any CacheVolume and its image)")
@@ -120,10 +123,10 @@ func list(out io.Writer, found orphans.Found) error {
 		_, _ = fmt.Fprintln(w, "KIND\tNAME\tCREATED FOR\tSINCE\tSTATE")
 	}
 	for _, i := range found.Images {
-		_, _ = fmt.Fprintf(w, "image\t%s\t\t\t\n", i)
+		_, _ = fmt.Fprintf(w, "image\t%s\t%s\t\t%s\n", i, i.Note.Claim, i.State())
 	}
 	for _, i := range found.Unmarked {
-		_, _ = fmt.Fprintf(w, "unmarked image\t%s\t\t\t\n", i)
+		_, _ = fmt.Fprintf(w, "unmarked image\t%s\t%s\t\t%s\n", i, i.Note.Claim, i.State())
 	}
 	for _, v := range found.Volumes {
 		_, _ = fmt.Fprintf(w, "volume\t%s\t%s\t%s\t%s\n", v.Name, v.Claim, v.Since.Format(time.RFC3339), v.State())
@@ -132,6 +135,12 @@ func list(out io.Writer, found orphans.Found) error {
 		_, _ = fmt.Fprintln(w, "\nIt is not known to whom the unmarked images belong: an older version made them, "+
 			"perhaps for another Kubernetes cluster.\n"+
 			"Make sure that they are this one's before you remove them with --allow-unmarked.")
+	}
+	if slices.ContainsFunc(slices.Concat(found.Images, found.Unmarked), orphans.Lost.MayLose) {
+		_, _ = fmt.Fprintln(w, "\nWith an image that was used, or of which that is not known, data may be lost, "+
+			"also what only the caches on its hosts have.\n"+
+			"A restore of etcd can lose its record: `kubectl escache adopt --all` makes it again (docs/restore-etcd.md).\n"+
+			"If nobody needs the volume, --accept-losses lets --remove-image remove it.")
 	}
 	for _, k := range found.Kept {
 		_, _ = fmt.Fprintf(w, "\nNo orphan: %s.", k.State())

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/orphans"
 	"github.com/escache/escache-csi/internal/rbd"
 )
@@ -23,21 +24,40 @@ func (i *Images) List(ctx context.Context, clusterID, pool, prefix string) ([]st
 	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, prefix) }), translate(ctx, err)
 }
 
-// KubernetesCluster returns the identity of the Kubernetes cluster whose image it is; "" if the
-// image has no mark, or is not there any more.
-func (i *Images) KubernetesCluster(ctx context.Context, clusterID, pool, image string) (string, error) {
+// MarkOf returns what an image's metadata says of its owner and of its volume; the zero Mark if the image is not
+// there any more.
+func (i *Images) MarkOf(ctx context.Context, clusterID, pool, image string) (orphans.Mark, error) {
 	cluster, err := i.cluster(clusterID)
 	if err != nil {
-		return "", err
+		return orphans.Mark{}, err
 	}
 	mark, err := cluster.MarkOf(ctx, rbd.ImageRef{Pool: pool, Name: image})
 	if errors.Is(err, rbd.ErrNotFound) || errors.Is(err, rbd.ErrPoolNotFound) {
-		return "", nil
+		return orphans.Mark{}, nil
 	}
-	if mark.Kubernetes == "" && mark.Released != "" {
-		return orphans.Released, translate(ctx, err)
+	if err != nil {
+		return orphans.Mark{}, translate(ctx, err)
 	}
-	return mark.Kubernetes, translate(ctx, err)
+	return orphans.Mark{
+		Kubernetes: mark.Kubernetes, Released: mark.Kubernetes == "" && mark.Released != "", Note: noteOf(mark),
+	}, nil
+}
+
+// noteOf returns what counts for an image that has lost its record.
+func noteOf(mark rbd.Mark) orphans.Note {
+	n, err := volumes.ParseNote(mark.Note)
+	out := orphans.Note{
+		Volume: n.Volume, Claim: n.Claim, Epoch: n.Epoch, Hosts: n.Spec.Replicas, InCeph: n.InCeph(),
+		Adopted: n.Spec.Adoption != nil, Copy: n.Spec.FromSnapshot != "" || n.Spec.FromVolume != "",
+		Deleted: mark.Deleted, ReadOnly: n.ReadOnly,
+	}
+	switch {
+	case err != nil:
+		out.Unreadable = err.Error()
+	case n.Later:
+		out.Unreadable = "its metadata is of a later version of the driver; upgrade csi-controller"
+	}
+	return out
 }
 
 // LeftInTrash returns the images in a pool's trash whose names begin with prefix, and that stay there because

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -192,17 +193,19 @@ func isAnew(pv *corev1.PersistentVolume, v *v1alpha1.CacheVolume) error {
 
 // take removes the old PersistentVolume.
 func (r *Reconciler) take(ctx context.Context, v *v1alpha1.CacheVolume, pv, kept *corev1.PersistentVolume) error {
+	policy := finalPolicy(pv, kept)
 	if pv.Spec.PersistentVolumeReclaimPolicy != retain {
 		before := pv.DeepCopy()
 		pv.Spec.PersistentVolumeReclaimPolicy = retain
+		metav1.SetMetaDataAnnotation(&pv.ObjectMeta, retainedByMove, v.Status.Move.Group)
 		if err := r.Client.Patch(ctx, pv, lockedPatch(before)); err != nil {
 			return fmt.Errorf("set the reclaim policy of PersistentVolume %s to Retain: %w", pv.Name, err)
 		}
 		crashpoint.Reach("move/pv_retained")
 	}
-	// Somebody may have changed it since, for example the resizer.
+	// Somebody may have changed it since, for example the resizer, or who wants the volume kept.
 	fresh, _ := anew(pv, v.Status.Move.Group)
-	text, err := encode(fresh, kept.Spec.PersistentVolumeReclaimPolicy)
+	text, err := encode(fresh, policy)
 	if err != nil {
 		return err
 	}
@@ -254,7 +257,8 @@ func lockedPatch(before client.Object) client.Patch {
 	return client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 }
 
-// restore gives the new PersistentVolume its reclaim policy, once its claim is bound to it or gone.
+// restore gives the new PersistentVolume its reclaim policy, once its claim is bound to it. If the claim is gone, or
+// is being deleted, it stays Retain: who has deleted the claim may have relied on that.
 func (r *Reconciler) restore(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	if v.Status.Move.PersistentVolume == "" {
 		return nil
@@ -271,14 +275,22 @@ func (r *Reconciler) restore(ctx context.Context, v *v1alpha1.CacheVolume) error
 	case err != nil:
 		return fmt.Errorf("read PersistentVolume %s: %w", kept.Name, err)
 	}
-	if err := r.bound(ctx, pv); err != nil {
+	claimed, err := r.bound(ctx, pv)
+	if err != nil {
 		return err
 	}
-	if pv.Spec.PersistentVolumeReclaimPolicy == kept.Spec.PersistentVolumeReclaimPolicy {
+	policy := kept.Spec.PersistentVolumeReclaimPolicy
+	if pv.Spec.PersistentVolumeReclaimPolicy == policy || v.Spec.Release { // a release wants Retain
+		return nil
+	}
+	if !claimed {
+		r.Events.Eventf(v, nil, corev1.EventTypeWarning, "VolumeRetained", "Move", "its claim %s/%s was deleted during the move, so "+
+			"PersistentVolume %s keeps the reclaim policy Retain; if nobody needs the volume, set it to %s again",
+			pv.Spec.ClaimRef.Namespace, pv.Spec.ClaimRef.Name, pv.Name, policy)
 		return nil
 	}
 	before := pv.DeepCopy()
-	pv.Spec.PersistentVolumeReclaimPolicy = kept.Spec.PersistentVolumeReclaimPolicy
+	pv.Spec.PersistentVolumeReclaimPolicy = policy
 	if err := r.Client.Patch(ctx, pv, lockedPatch(before)); err != nil {
 		return fmt.Errorf("set the reclaim policy of PersistentVolume %s back: %w", pv.Name, err)
 	}
@@ -286,23 +298,29 @@ func (r *Reconciler) restore(ctx context.Context, v *v1alpha1.CacheVolume) error
 	return nil
 }
 
-// bound returns an error while Kubernetes has not bound the claim to its PersistentVolume again. A claim
-// that is gone is not waited for.
-func (r *Reconciler) bound(ctx context.Context, pv *corev1.PersistentVolume) error {
+// bound returns an error while Kubernetes has not bound the claim to its PersistentVolume again. It does not wait for
+// a claim that is gone or is being deleted, and reports false then.
+func (r *Reconciler) bound(ctx context.Context, pv *corev1.PersistentVolume) (claimed bool, err error) {
 	of := pv.Spec.ClaimRef
 	if of == nil {
-		return nil
+		return true, nil // it had none before
 	}
 	if pv.Status.Phase == "" || pv.Status.Phase == corev1.VolumePending {
-		return fmt.Errorf("PersistentVolume %s is not bound to its claim again: %w", pv.Name, errNotYet)
+		return false, fmt.Errorf("PersistentVolume %s is not bound to its claim again: %w", pv.Name, errNotYet)
 	}
 	claim := &corev1.PersistentVolumeClaim{}
-	err := r.Live.Get(ctx, client.ObjectKey{Namespace: of.Namespace, Name: of.Name}, claim)
+	err = r.Live.Get(ctx, client.ObjectKey{Namespace: of.Namespace, Name: of.Name}, claim)
 	switch {
-	case client.IgnoreNotFound(err) != nil:
-		return fmt.Errorf("read claim %s/%s: %w", of.Namespace, of.Name, err)
-	case err == nil && claim.UID == of.UID && claim.Status.Phase != corev1.ClaimBound:
-		return fmt.Errorf("claim %s/%s is not bound to its PersistentVolume again: %w", of.Namespace, of.Name, errNotYet)
+	case of.UID == "":
+		return true, nil // it is kept for a claim that was never bound to it
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("read claim %s/%s: %w", of.Namespace, of.Name, err)
+	case claim.UID != of.UID || !claim.DeletionTimestamp.IsZero():
+		return false, nil
+	case claim.Status.Phase != corev1.ClaimBound:
+		return false, fmt.Errorf("claim %s/%s is not bound to its PersistentVolume again: %w", of.Namespace, of.Name, errNotYet)
 	}
-	return nil
+	return true, nil
 }

@@ -120,10 +120,7 @@ func TestAChangeOfThePersistentVolumeIsNotLost(t *testing.T) {
 // TestAMoveEndsWhenTheClaimIsBoundAgain: Kubernetes has seen that the PersistentVolume was gone.
 func TestAMoveEndsWhenTheClaimIsBoundAgain(t *testing.T) {
 	w := twoGroups(t)
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "data", UID: claimUID}}
-	csitest.Must(t, w.API.Create(t.Context(), claim))
-	claim.Status.Phase = corev1.ClaimLost
-	csitest.Must(t, w.API.Status().Update(t.Context(), claim))
+	w.claimIs(corev1.ClaimLost)
 	w.AskMove(moved, "g2")
 	for range 5 {
 		if !w.turn() {
@@ -134,8 +131,7 @@ func TestAMoveEndsWhenTheClaimIsBoundAgain(t *testing.T) {
 		w.pv().Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
 		t.Errorf("it says %s: %s; the reclaim policy is %s", c.Status, c.Message, w.pv().Spec.PersistentVolumeReclaimPolicy)
 	}
-	claim.Status.Phase = corev1.ClaimBound
-	csitest.Must(t, w.API.Status().Update(t.Context(), claim))
+	w.claimIs(corev1.ClaimBound)
 	w.turn()
 	w.isIn("g2")
 }

@@ -13,7 +13,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -46,8 +45,21 @@ func twoGroups(t *testing.T) *world {
 	pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "shop", Name: "data", UID: claimUID}
 	pv.Spec.NodeAffinity = affinity("g1")
 	csitest.Must(t, w.API.Create(t.Context(), pv))
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "data", UID: claimUID}}
+	csitest.Must(t, w.API.Create(t.Context(), claim))
+	w.claimIs(corev1.ClaimBound)
 	w.bind()
 	return w
+}
+
+// claimIs has Kubernetes see the claim as bound or lost, and returns it.
+func (w *world) claimIs(phase corev1.PersistentVolumeClaimPhase) *corev1.PersistentVolumeClaim {
+	w.T.Helper()
+	claim := &corev1.PersistentVolumeClaim{}
+	csitest.Must(w.T, w.API.Get(context.Background(), client.ObjectKey{Namespace: "shop", Name: "data"}, claim))
+	claim.Status.Phase = phase
+	csitest.Must(w.T, w.API.Status().Update(context.Background(), claim))
+	return claim
 }
 
 func affinity(group string) *corev1.VolumeNodeAffinity {
@@ -63,7 +75,7 @@ func (w *world) turn() (again bool) {
 	w.T.Helper()
 	w.bind()
 	r := move.New(move.Config{
-		Client: w.Cached, Live: w.API, Volumes: w.Locked, Events: events.NewFakeRecorder(1000),
+		Client: w.Cached, Live: w.API, Volumes: w.Locked, Events: w.events,
 		Log: slog.New(slog.NewTextHandler(w.T.Output(), nil)), Again: time.Second, Soon: time.Second, Seldom: time.Minute,
 		Longest: 20 * time.Second, Parallel: 1,
 	})

@@ -3,6 +3,7 @@ package move
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -51,15 +52,29 @@ func retarget(pv *corev1.PersistentVolume, group string) (changed bool) {
 	return changed
 }
 
+// retainedByMove is an annotation of a PersistentVolume whose reclaim policy a move has set to Retain for a while. It
+// is set with the policy, in one write. A Retain without it is what somebody else wants.
+const retainedByMove = "escache.io/retained-by-move"
+
+// finalPolicy is the reclaim policy that the PersistentVolume is to have after the move. The record has the one that it
+// had before; somebody may have changed it since.
+func finalPolicy(pv, kept *corev1.PersistentVolume) corev1.PersistentVolumeReclaimPolicy {
+	if policy := pv.Spec.PersistentVolumeReclaimPolicy; policy != retain || pv.Annotations[retainedByMove] == "" {
+		return policy
+	}
+	return kept.Spec.PersistentVolumeReclaimPolicy
+}
+
 // anew returns the PersistentVolume as it is to be re-created for the group. It has nothing that the API
 // server and the controllers of Kubernetes set by themselves.
 func anew(pv *corev1.PersistentVolume, group string) (fresh *corev1.PersistentVolume, needed bool) {
 	fresh = &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: pv.Name, Labels: pv.Labels, Annotations: pv.Annotations, OwnerReferences: pv.OwnerReferences,
+			Name: pv.Name, Labels: pv.Labels, Annotations: maps.Clone(pv.Annotations), OwnerReferences: pv.OwnerReferences,
 		},
 		Spec: *pv.Spec.DeepCopy(),
 	}
+	delete(fresh.Annotations, retainedByMove)
 	if fresh.Spec.ClaimRef != nil {
 		fresh.Spec.ClaimRef.ResourceVersion = ""
 	}

@@ -61,6 +61,6 @@ type noImages struct{}
 
 func (noImages) List(context.Context, string, string, string) ([]string, error) { return nil, nil }
 
-func (noImages) KubernetesCluster(context.Context, string, string, string) (string, error) {
-	return "", nil
+func (noImages) MarkOf(context.Context, string, string, string) (orphans.Mark, error) {
+	return orphans.Mark{}, nil
 }

@@ -290,7 +290,8 @@ func moveScenes() []scene {
 }
 
 // deletedWhileMoving deletes the claim of a volume while its PersistentVolume is not there: the leader was
-// killed. The next one ends the move, and the volume goes with its claim.
+// killed. The next one ends the move. It keeps the volume, because the claim may have been deleted in the belief that
+// the reclaim policy is Retain. Set to Delete again, it goes.
 func deletedWhileMoving(t *testing.T, w *world) {
 	first := leader(t, time.Minute, w.launch(t, "a", soon...))
 	second := w.launch(t, "b", soon...)
@@ -308,6 +309,14 @@ func deletedWhileMoving(t *testing.T, w *world) {
 	first.bury()
 	leader(t, time.Minute, second)
 	w.kube.SidecarsAs(t, w.account, "b", second.socket(), topologyArgs)
+	eventually(t, time.Minute, func() bool { return !w.one(t).ToMove() }, func() string { return fmt.Sprintf("not moved: %+v", w.one(t)) })
+	if pv := w.pvOf(t, v.Name); pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
+		t.Errorf("PersistentVolume %+v", pv)
+	}
+	if events := w.kubectl(t, "", "get", "events", "-A"); !strings.Contains(events, "VolumeRetained") {
+		t.Errorf("no Event says so:\n%s", events)
+	}
+	w.kubectl(t, "", "patch", "pv", v.Name, "--type=merge", "-p", `{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
 	eventually(t, time.Minute, func() bool { return len(w.volumes(t)) == 0 }, func() string {
 		pvs := &corev1.PersistentVolumeList{}
 		_ = w.api.List(context.Background(), pvs)

@@ -172,6 +172,21 @@ func orphanCommand(t *testing.T, w *world) {
 			t.Errorf("%s was removed: %s", name, out)
 		}
 	}
+	// Somebody has used the image, or nothing says that nobody has.
+	note := func(epoch int) {
+		w.rbd(t, "image-meta", "set", "rbd/escache-lost", "escache.io/record",
+			fmt.Sprintf(`{"version":1,"volume":"lost","claim":"shop/data","epoch":%d,"spec":{"replicas":["n1","n2"]}}`, epoch))
+	}
+	for _, why := range []string{"not known whether it was used", "used until epoch 2, and the caches on n1 and n2"} {
+		if out, err := w.orphans("--remove-image", "lab/rbd/escache-lost"); err == nil || !strings.Contains(out, why) {
+			t.Errorf("removed, or refused for another reason than %q: %v: %s", why, err, out)
+		}
+		note(2)
+	}
+	if out, err := w.orphans(); err != nil || !strings.Contains(out, "shop/data") || !strings.Contains(out, "used until epoch 2") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	note(0)
 	if out, err := w.orphans("--remove-image", "lab/rbd/escache-lost"); err != nil {
 		t.Errorf("%v: %s", err, out)
 	}
