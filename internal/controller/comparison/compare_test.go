@@ -75,10 +75,10 @@ func TestANodeIsAnsweredWhileAnotherOperationHasTheVolume(t *testing.T) {
 // A csi-controller of an older version has attached the volume, and its note was not taken.
 func TestANodeIsAnsweredOnceTheImageHasItsNote(t *testing.T) {
 	for name, change := range map[string]func(*volumes.Note){
-		"it has none":                       func(n *volumes.Note) { *n = volumes.Note{} },
-		"it has an earlier attachment's":    func(n *volumes.Note) { n.Epoch-- },
-		"its replicas were created again":   func(n *volumes.Note) { n.Spec.LinkGeneration-- },
-		"it has one of a volume of another": func(n *volumes.Note) { n.Volume, n.Epoch = "pvc-9", 9 },
+		"it has none":                        func(n *volumes.Note) { *n = volumes.Note{} },
+		"it has an earlier attachment's":     func(n *volumes.Note) { n.Epoch-- },
+		"its replicas were created again":    func(n *volumes.Note) { n.Spec.LinkGeneration-- },
+		"it has one of what it is a copy of": func(n *volumes.Note) { n.Volume, n.Epoch, n.Spec.Image = "pvc-9", 9, "escache-pvc-9" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

@@ -92,7 +92,12 @@ func serveTLS(ctx context.Context, cfg Config, listener net.Listener) error {
 	if err != nil {
 		return err
 	}
+	// With HTTP/2, uploads share one window. crane's registry takes one upload after the other: those that wait would
+	// fill the window, and the one whose turn it is would get no more.
+	protocols := &http.Protocols{}
+	protocols.SetHTTP1(true)
 	server := &http.Server{
+		Protocols:         protocols,
 		Handler:           httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: behind}),
 		TLSConfig:         &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12},
 		ReadHeaderTimeout: time.Minute,
