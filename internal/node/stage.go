@@ -123,7 +123,8 @@ func (s *Service) stageDevice(ctx context.Context, r stageRequest, v *v1alpha1.C
 	if action != fs.Mount {
 		if a := v.Spec.Adoption; a != nil && !a.FormatIfBlank {
 			return fmt.Errorf("%w: volume %s is older than its record, or was made of an existing image, and reads as zeros: there is no "+
-				"filesystem, and none is made. Check that it is the right image, and the right copy of the cache; if it is to be formatted: "+
+				"filesystem, and none is made. Check that it is the right image, and the right copy of the cache. If it is to be "+
+				"formatted: "+
 				`kubectl patch cachevolume %s --type=merge -p '{"spec":{"adoption":{"formatIfBlank":true}}}'`,
 				ErrRefused, r.volume, r.volume)
 		}

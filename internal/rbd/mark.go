@@ -46,7 +46,8 @@ const (
 )
 
 // MarkImage marks an image as this Kubernetes cluster's if it has no mark, and returns its ID.
-// Errors: ErrNotFound, ErrPoolNotFound, ErrForeign, ErrExists if Options.MayMark is against it. An image that has its mark costs two messages.
+// Errors: ErrNotFound, ErrPoolNotFound, ErrForeign, ErrExists if Options.MayMark is against it. An image that has its mark
+// costs two messages.
 //
 // What changes the mark of one image is done one after the other, until each call has really ended. So an older
 // note never replaces a newer one. An earlier leader's calls cannot come late: its clients are fenced (Options.Admit).

@@ -23,7 +23,7 @@ func (r *replica) goesOn() bool { return r.req.Engine == escache.EngineLog && !r
 // waits reports whether a write has to wait for the end of a hold.
 func (h *Host) waits(r *replica) bool {
 	return r.held != nil && (!r.goesOn() || r.mode == escache.ModeWritethrough) && !h.w.breaks("hold lets writes through") &&
-		!(r.paused && h.w.breaks("a pause lets writes through"))
+		(!r.paused || !h.w.breaks("a pause lets writes through"))
 }
 
 // canRun refuses an engine that the host cannot run.

@@ -15,7 +15,7 @@ func (r *Reconciler) takesUpMoves(f *v1alpha1.CacheFlush) {
 	}
 	meta.SetStatusCondition(&f.Status.Conditions, metav1.Condition{
 		Type: v1alpha1.FlushConditionMoves, Status: metav1.ConditionTrue, Reason: "TakenUp", ObservedGeneration: f.Generation,
-		Message:            "volumes with their second copy on node " + f.Spec.Node + " get another one where a host of the group can take it",
+		Message:            "volumes with their second copy on node " + f.Spec.Node + " get another one if a host of the group can take it",
 		LastTransitionTime: metav1.NewTime(r.Now()),
 	})
 }

@@ -188,8 +188,9 @@ func (r *Rebuilder) one(ctx context.Context, a *v1alpha1.CacheAdoption, e Eviden
 		}
 	}
 	if has != nil && e.Remains.Note.OfAnother(e.Image, has.Name) {
-		line.Outcome, line.Message = v1alpha1.RebuildRefused, fmt.Sprintf("volume %s has adopted it since, and by the record of volume %s it "+
-			"is still that one's: remove that record, which is older (docs/restore-etcd.md), and repeat this", e.Remains.Note.Volume, has.Name)
+		line.Outcome, line.Message = v1alpha1.RebuildRefused, fmt.Sprintf("volume %s has adopted it since, and by the record of volume %s "+
+			"it is still that one's: remove that record, which is older (docs/restore-etcd.md), and repeat this", e.Remains.Note.Volume,
+			has.Name)
 		return &line.RebuiltVolume
 	}
 	if has != nil && !volumes.Unfinished(has) && !r.wasSetBack(ctx, has, e) {

@@ -232,7 +232,7 @@ func (e *Engine) describeDevice(s *escache.VolumeStatus, r volume.Reading) {
 	}
 	s.SizeBytes = r.Device.Bytes
 	s.Device = e.DevicePath(r.Volume)
-	if hold := e.Holds.Get(r.Name()); hold != nil && r.Device.Held && !(hold.Paused && r.Device.GoesOn) {
+	if hold := e.Holds.Get(r.Name()); hold != nil && r.Device.Held && (!hold.Paused || !r.Device.GoesOn) {
 		s.HeldUntil = &hold.Until
 	}
 	if r.Device.Unserved != "" {

@@ -48,7 +48,8 @@ func Evacuate(c *console.Console) *cobra.Command {
 		Args:    console.OneArg("NODE"),
 		RunE: func(command *cobra.Command, args []string) error {
 			if !slices.Contains([]string{protectDrain, protectMove, protectNone}, protect) {
-				return fmt.Errorf("%w: --protect=%s is none of %s, %s and %s", failure.ErrUsage, protect, protectDrain, protectMove, protectNone)
+				return fmt.Errorf("%w: --protect=%s is none of %s, %s and %s", failure.ErrUsage, protect, protectDrain, protectMove,
+					protectNone)
 			}
 			api, err := c.Connect()
 			if err != nil {

@@ -36,7 +36,8 @@ func moved(node string, moving, stuck []*v1alpha1.CacheVolume) string {
 	var says strings.Builder
 	if len(moving) > 0 {
 		fmt.Fprintf(&says, "second copies on node %s: %d are being moved, such as that of %s", node, len(moving), moving[0].Name)
-		if c := meta.FindStatusCondition(moving[0].Status.Conditions, v1alpha1.ConditionRepairing); c != nil && c.Status == metav1.ConditionTrue {
+		c := meta.FindStatusCondition(moving[0].Status.Conditions, v1alpha1.ConditionRepairing)
+		if c != nil && c.Status == metav1.ConditionTrue {
 			fmt.Fprintf(&says, " (%s)", c.Reason)
 		}
 		says.WriteString("\n")

@@ -61,7 +61,7 @@ func TestACompleteSnapshotIsNotReplacedByARecordThatWasSetBack(t *testing.T) {
 	w.stay(taken)
 
 	// Its record was lost.
-	record := w.Snapshots()[first.SnapshotId]
+	record := w.Snapshots()[first.GetSnapshotId()]
 	record.Finalizers = nil
 	csitest.Must(t, w.API.Update(t.Context(), &record))
 	csitest.Must(t, w.API.Delete(t.Context(), &record))
@@ -70,7 +70,7 @@ func TestACompleteSnapshotIsNotReplacedByARecordThatWasSetBack(t *testing.T) {
 	csitest.Must(t, w.API.Status().Update(t.Context(), v))
 	_, err = w.Snap("s", "a")
 	csitest.Wants(t, err, codes.FailedPrecondition, "docs/restore-etcd.md")
-	if _, there := w.Snapshots()[first.SnapshotId]; there {
+	if _, there := w.Snapshots()[first.GetSnapshotId()]; there {
 		t.Error("there is a record that csi-snapshotter does not know")
 	}
 	w.stay(taken)
@@ -85,7 +85,7 @@ func TestWhatAnInterruptedCallHasLeftIsReplaced(t *testing.T) {
 	again, err := w.Snap("s", "a")
 	csitest.Must(t, err)
 	for ref, at := range taken {
-		if !again.ReadyToUse || !w.Images.TakenAt[ref].After(at) {
+		if !again.GetReadyToUse() || !w.Images.TakenAt[ref].After(at) {
 			t.Errorf("taken at %s, and again at %s: %+v", at, w.Images.TakenAt[ref], again)
 		}
 	}
