@@ -175,7 +175,7 @@ func orphanCommand(t *testing.T, w *world) {
 	// Somebody has used the image, or nothing says that nobody has.
 	note := func(epoch int) {
 		w.rbd(t, "image-meta", "set", "rbd/escache-lost", "escache.io/record",
-			fmt.Sprintf(`{"version":1,"volume":"lost","claim":"shop/data","epoch":%d,"spec":{"replicas":["n1","n2"]}}`, epoch))
+			fmt.Sprintf(`{"version":1,"volume":"lost","claim":"shop/data","epoch":%d,"authority":"Cache","spec":{"replicas":["n1","n2"]}}`, epoch))
 	}
 	for _, why := range []string{"not known whether it was used", "used until epoch 2, and the caches on n1 and n2"} {
 		if out, err := w.orphans("--remove-image", "lab/rbd/escache-lost"); err == nil || !strings.Contains(out, why) {
