@@ -2,6 +2,7 @@
 package registry
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -11,7 +12,6 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
-	"os"
 	"os/exec"
 	"time"
 
@@ -60,7 +60,8 @@ func Serve(ctx context.Context, cfg Config) (string, error) {
 // start starts crane, and returns when it listens on an address.
 func start(ctx context.Context, cfg Config, address string) error {
 	command := exec.CommandContext(ctx, cfg.Crane, "registry", "serve", "--address", address, "--disk", cfg.Dir)
-	command.Stderr = os.Stderr
+	var log bytes.Buffer // it has a line for each request: only an early end needs it
+	command.Stderr = &log
 	if err := command.Start(); err != nil {
 		return fmt.Errorf("registry: %w", err)
 	}
@@ -74,7 +75,7 @@ func start(ctx context.Context, cfg Config, address string) error {
 		}
 		select {
 		case err := <-ended:
-			return fmt.Errorf("the registry on %s has ended: %w", address, err)
+			return fmt.Errorf("the registry on %s has ended: %w: %s", address, err, log.Bytes())
 		case <-late:
 			return fmt.Errorf("the registry does not serve %s: %w", address, err)
 		case <-time.After(50 * time.Millisecond):
