@@ -148,8 +148,8 @@ func ofHosts() []known {
 
 func oneCopy() []known {
 	return []known{
-		{reason: v1alpha1.ReasonNoOtherHost, todo: "bring up another host of the group, or give it room: the second copy goes there; until " +
-			"then VOLUME writes through (docs/plan-a-migration.md)"},
+		{reason: v1alpha1.ReasonNoOtherHost, todo: "bring up another host of the group, or give it room: the second copy goes there; " +
+			"until then VOLUME writes through (docs/plan-a-migration.md)"},
 		{reason: v1alpha1.ReasonPeerLost, todo: otherHost},
 		{reason: v1alpha1.ReasonHostSilent, todo: otherHost},
 		{reason: v1alpha1.ReasonHostDeleted, todo: otherHost},
