@@ -127,8 +127,8 @@ func allLost(s *scene) {
 	}
 }
 
-// lostInUse: the hosts go on. The kubelet ends the pod that the API server does not know, and csi-node has the volume
-// written back without its record.
+// lostInUse follows docs/disaster-recovery.md on a host that goes on: its kubelet does not see that the pod is gone
+// before it is restarted. It ends the pod then, and nobody knows the volume, so the device is stopped by hand.
 func lostInUse(s *scene) {
 	s.saveEmptyEtcd()
 	used := s.another(s.lab.Hosts[0])
@@ -144,6 +144,15 @@ func lostInUse(s *scene) {
 	used.goesOn() // the record's loss stops no I/O
 
 	used.rest()
+	used.holder.Shell(s, "kill $(cat "+serviceDir+"kubelet.pid)")
+	call := func(verb, more string) string {
+		return fmt.Sprintf(`curl -sf --unix-socket /run/escache/escached.sock -X POST -d '{"pool":%q,"image":%q%s}' http://localhost/v1/%s`,
+			used.image.Pool, used.image.Image, more, verb)
+	}
+	labtest.WaitFor(s, "the device on "+used.holder.Name+" can be stopped", podTime, func(ctx context.Context) error {
+		_, err := used.holder.Try(ctx, nil, "sh", "-c", call("flush", `,"timeoutSeconds":60`)+" && "+call("stop", ""))
+		return err
+	})
 	labtest.WaitFor(s, used.holder.Name+" has let go of the volume", podTime, func(ctx context.Context) error {
 		status, err := used.holder.API.VolumeStatus(ctx, used.image.VolumeRef)
 		if err == nil && (status.Device != "" || status.DirtyBytes == nil || *status.DirtyBytes > 0) {
