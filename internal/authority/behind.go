@@ -25,7 +25,7 @@ type Noted struct {
 // was copied from. The error wraps ErrRecordBehind.
 func NotBehind(v *v1alpha1.CacheVolume, image Noted) error {
 	switch {
-	case image.Volume != "" && image.Volume != v.Name && image.Pool == v.Spec.Pool && image.Image == v.Spec.Image:
+	case image.OfAnother(v.Spec.Pool, v.Spec.Image, v.Name):
 		return fmt.Errorf("volume %s: %w: by its metadata image %s/%s is volume %s's, which has adopted it since; see docs/restore-etcd.md",
 			v.Name, ErrRecordBehind, image.Pool, image.Image, image.Volume)
 	case image.Volume != v.Name:
@@ -38,6 +38,12 @@ func NotBehind(v *v1alpha1.CacheVolume, image Noted) error {
 			"says %d); see docs/restore-etcd.md", v.Name, ErrRecordBehind, image.LinkGeneration, v.Spec.LinkGeneration)
 	}
 	return nil
+}
+
+// OfAnother reports whether the note says of this image that it is another volume's than this one. A clone has its
+// parent's note until it gets its own, and that says nothing: it is of another image.
+func (image Noted) OfAnother(pool, name, volume string) bool {
+	return image.Volume != "" && image.Volume != volume && image.Pool == pool && image.Image == name
 }
 
 // Tells reports whether the image tells of the attachment on record, and of its replicas. Before it does,

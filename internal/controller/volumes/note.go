@@ -218,10 +218,9 @@ func (n Note) noted() authority.Noted {
 	}
 }
 
-// OfAnother reports whether the note says that the image is another volume's than this one. A clone has its parent's
-// note until it gets its own, and that says nothing: it is of another image.
+// OfAnother reports whether the note says that the image is another volume's than this one: see authority.Noted.
 func (n Note) OfAnother(image ImageRef, volume string) bool {
-	return n.Volume != "" && n.Volume != volume && n.Spec.Pool == image.Pool && n.Spec.Image == image.Image
+	return n.noted().OfAnother(image.Pool, image.Image, volume)
 }
 
 // MayMark returns nil if an image that has another volume's mark, and this note, may be marked as the volume's. The

@@ -1,7 +1,6 @@
 package snapshots
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -162,8 +161,9 @@ func (s *Snapshots) takeGroup(
 	ctx context.Context, r requests.Group, group []*v1alpha1.CacheSnapshot,
 ) ([]*v1alpha1.CacheSnapshot, []volumes.Snapshot, error) {
 	sources, err := s.groupSources(ctx, r)
-	for _, source := range sources {
-		err = cmp.Or(err, s.notComplete(ctx, s.newSnapshot(memberID(r.ID, source.Volume.Name), source.Volume)))
+	for i := 0; err == nil && i < len(sources); i++ {
+		v := sources[i].Volume
+		err = s.notComplete(ctx, s.newSnapshot(memberID(r.ID, v.Name), v))
 	}
 	if err == nil {
 		group, err = s.writeGroup(ctx, r, group, sources)
