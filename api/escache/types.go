@@ -373,7 +373,8 @@ type HoldRequest struct {
 	// Epoch is that of the attachment which the call is about. An older one than this host has seen is
 	// CodeStaleEpoch. 0 is not checked: callers of a version without this field send none.
 	Epoch int64 `json:"epoch,omitempty"`
-	// MaxSeconds is the time after which the watchdog releases the volume.
+	// MaxSeconds is the time after which the watchdog releases the volume. It counts from when the host has
+	// written the volume back and begins to hold it.
 	MaxSeconds int `json:"maxSeconds"`
 	// Pause demands that I/O rests during the hold, also with an engine that could let it go on. An escached
 	// of an older version refuses this field.

@@ -183,7 +183,7 @@ func (h *holding) take(ctx context.Context) error {
 	return h.each(func(i int) error { return h.lasted(ctx, i) })
 }
 
-// inTime ends when the first hold does, or earlier: a hold's time counts from when the host is asked.
+// inTime ends before the first hold does: a hold's time counts from after the host was asked.
 func (h *holding) inTime(ctx context.Context) (context.Context, context.CancelFunc) {
 	var first time.Time
 	for _, held := range h.held {

@@ -33,23 +33,24 @@ func (e *Engine) Hold(ctx context.Context, req escache.HoldRequest) (escache.Hol
 	return resp, err
 }
 
-// hold suspends the device for longest at most, and returns when the hold ends. A hold that is
+// hold suspends the device for longest at most, and returns when the hold ends. Its time counts from when the
+// volume is written back: writing back may take longer than the hold, and I/O goes on meanwhile. A hold that is
 // already there is only extended, unless I/O goes on in it.
 func (e *Engine) hold(
 	ctx context.Context, v volume.Volume, dev cache.State, longest time.Duration, paused bool,
 ) (escache.HoldResponse, error) {
-	hold := holds.Record{VolumeRef: v.VolumeRef, Until: e.Now().Add(longest).UTC(), Ends: e.Uptime() + longest, Paused: paused}
 	if old := e.Holds.Get(v.Name()); old != nil && dev.Held && !dev.GoesOn {
+		hold := e.holdFor(v, longest, paused || old.Paused)
 		if old.Ends > hold.Ends {
 			hold.Until, hold.Ends = old.Until, old.Ends
 		}
-		hold.Paused = hold.Paused || old.Paused
 		return escache.HoldResponse{HeldUntil: hold.Until, Paused: true}, e.Holds.Put(hold)
 	}
 	if err := e.holdable(ctx, v, dev); err != nil {
 		return escache.HoldResponse{}, err
 	}
 	crashpoint.Reach("hold/begin")
+	hold := e.holdFor(v, longest, paused)
 	// First the record, then the suspension: after a crash in between, the next start finds the
 	// record and resumes.
 	if err := e.Holds.Put(hold); err != nil {
@@ -62,6 +63,11 @@ func (e *Engine) hold(
 		return escache.HoldResponse{}, errors.Join(notHeld(v, err), e.resume(ctx, v))
 	}
 	return escache.HoldResponse{HeldUntil: hold.Until, Paused: rests}, nil
+}
+
+// holdFor is the record of a hold that begins now.
+func (e *Engine) holdFor(v volume.Volume, longest time.Duration, paused bool) holds.Record {
+	return holds.Record{VolumeRef: v.VolumeRef, Until: e.Now().Add(longest).UTC(), Ends: e.Uptime() + longest, Paused: paused}
 }
 
 // holdable writes the volume back, so that it can be held.

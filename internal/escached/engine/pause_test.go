@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/problem"
 	"github.com/escache/escache-csi/internal/escached/volume"
+	"github.com/escache/escache-csi/internal/pause"
 )
 
 // pausable is a host with a volume of the engine log.
@@ -98,5 +100,27 @@ func TestAPauseThatCannotBeHadLetsIOGoOn(t *testing.T) {
 		if s := states[volume.NameOf(ref)]; err != nil || s.Held || statusOf(e, t).HeldUntil != nil {
 			t.Errorf("%s: it is %+v, %v", code, s, err)
 		}
+	}
+}
+
+// slowCache is an engine that writes back for longer than a second, and does not begin what is late.
+type slowCache struct{ cache.Engine }
+
+func (s slowCache) WriteBack(ctx context.Context, name string) error {
+	return cmp.Or(s.Engine.WriteBack(ctx, name), pause.For(ctx, 1100*time.Millisecond))
+}
+
+func (s slowCache) Hold(ctx context.Context, name string, pause bool) error {
+	return cmp.Or(ctx.Err(), s.Engine.Hold(ctx, name, pause))
+}
+
+// TestThePauseBeginsWhenTheVolumeIsWrittenBack: I/O goes on until then, however long it takes.
+func TestThePauseBeginsWhenTheVolumeIsWrittenBack(t *testing.T) {
+	w, e := pausable(t)
+	e.Caches[escache.EngineLog] = slowCache{w.log}
+	asked := time.Now()
+	held, err := e.Hold(t.Context(), escache.HoldRequest{VolumeRef: ref, MaxSeconds: 1, Pause: true})
+	if err != nil || !held.Paused || held.HeldUntil.Before(asked.Add(2*time.Second)) {
+		t.Errorf("asked at %s for a second: %+v, %v", asked, held, err)
 	}
 }
