@@ -110,6 +110,24 @@ func TestWhatCannotBeAdoptedStaysAsItIs(t *testing.T) {
 	}
 }
 
+// TestAnImageThatTheEngineDoesNotServeIsNotAdoptedForIt: no node could have the volume.
+func TestAnImageThatTheEngineDoesNotServeIsNotAdoptedForIt(t *testing.T) {
+	w := newWorld(t)
+	w.outside()
+	seen := w.Images.Seen[outside]
+	seen.SizeBytes = 16 << 40
+	w.Images.Seen[outside] = seen
+	a := adoption("a")
+	a.Engine = v1alpha1.CacheEngineLog
+	_, err := w.Locked.Adopt(t.Context(), a)
+	csitest.Wants(t, err, codes.FailedPrecondition, "16 TiB", "writecache")
+	if !w.Gone("a") || w.Images.Marks[outside] != "" {
+		t.Errorf("marks %v", w.Images.Marks)
+	}
+	_, err = w.Locked.Adopt(t.Context(), adoption("a"))
+	csitest.Must(t, err)
+}
+
 func TestAnAdoptionGoesOnAfterACrash(t *testing.T) {
 	for name, marked := range map[string]bool{"before the mark": false, "after the mark": true} {
 		t.Run(name, func(t *testing.T) {

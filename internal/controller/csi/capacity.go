@@ -103,5 +103,5 @@ func (s *service) largestVolume(p storageclass.Parameters, groups []string) int6
 		}
 		largest = max(largest, p.Cache.Largest(cacheBytes))
 	}
-	return largest
+	return volumes.LargestWith(p.Engine, largest)
 }

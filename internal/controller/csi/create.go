@@ -105,6 +105,9 @@ func (s *service) existing(ctx context.Context, r requests.Create) (*v1alpha1.Ca
 }
 
 func (s *service) writeRecord(ctx context.Context, r requests.Create) (*v1alpha1.CacheVolume, error) {
+	if err := volumes.FitsEngine(r.Engine, r.Size.Want); err != nil {
+		return nil, fmt.Errorf("volume %s: %w", r.ID, err)
+	}
 	cacheBytes := r.Cache.For(r.Size.Want)
 	place, err := s.reserve(r, cacheBytes)
 	if err != nil {

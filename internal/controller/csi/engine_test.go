@@ -8,6 +8,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/placement"
 	"github.com/escache/escache-csi/test/csitest"
 )
@@ -86,4 +87,43 @@ func TestWithoutHostsThatHaveTheEngineNothingIsMadeAndTheReasonSaysSo(t *testing
 		t.Error("there is no room for other volumes either")
 	}
 	w.unfinished()
+}
+
+// TestAVolumeOfTheEngineLogStaysBelow16TiB: the engine does not serve a larger image, and an image does not
+// shrink. What is dirty could not even be written back.
+func TestAVolumeOfTheEngineLogStaysBelow16TiB(t *testing.T) {
+	const tib = 1 << 40
+	w := newWorld(t)
+	create := func(name, engine string, bytes int64) error {
+		r := csitest.CreateRequest(name)
+		r.Parameters["cacheEngine"], r.Parameters["maxOvercommit"], r.CapacityRange.RequiredBytes = engine, "1000", bytes
+		_, err := w.Service.CreateVolume(t.Context(), r)
+		return err
+	}
+	expand := func(name string, bytes int64) error {
+		_, err := w.Service.ControllerExpandVolume(t.Context(), &csi.ControllerExpandVolumeRequest{
+			VolumeId: name, CapacityRange: &csi.CapacityRange{RequiredBytes: bytes},
+		})
+		return err
+	}
+	csitest.Wants(t, create("large", "log", 16*tib), codes.OutOfRange, "volume large", "16 TiB", "writecache")
+	if len(w.Images.Sizes) > 0 || !w.Gone("large") {
+		t.Errorf("left: %v", w.Images.Sizes)
+	}
+	r := csitest.CreateRequest("")
+	r.Parameters["cacheEngine"], r.Parameters["maxOvercommit"] = "log", "1000"
+	has, err := w.Service.GetCapacity(t.Context(), &csi.GetCapacityRequest{Parameters: r.GetParameters()})
+	csitest.Must(t, err)
+	if has.GetMaximumVolumeSize().GetValue() != 16*tib-1<<20 {
+		t.Errorf("capacity %d", has.GetMaximumVolumeSize().GetValue())
+	}
+	csitest.Must(t, create("a", "log", 10*tib))
+	image := volumes.ImageOf(w.Volume("a"))
+	csitest.Wants(t, expand("a", 16*tib), codes.OutOfRange, "volume a", "16 TiB", "writecache")
+	if w.Images.Sizes[image] != 10*tib || w.Volume("a").Spec.SizeBytes != 10*tib {
+		t.Errorf("the image has %d bytes", w.Images.Sizes[image])
+	}
+	csitest.Must(t, expand("a", 16*tib-1<<20))
+	csitest.Must(t, create("b", "writecache", 16*tib))
+	csitest.Must(t, expand("b", 17*tib))
 }

@@ -33,6 +33,9 @@ func (s *service) expand(ctx context.Context, id string, size requests.SizeRange
 	want := v.Spec.SizeBytes
 	if want < size.Minimum {
 		want = size.Want
+		if err := volumes.FitsEngine(v.Spec.Engine(), want); err != nil {
+			return nil, fmt.Errorf("volume %s: %w", id, err)
+		}
 		in := roomOf(v.Spec.ClusterID, v.Spec.Pool, v.Spec.DataPool, v.Spec.MaxOvercommit)
 		if err := s.checkFitsPool(ctx, in, want); err != nil {
 			return nil, fmt.Errorf("volume %s: %w", id, err)

@@ -82,6 +82,9 @@ func (s *Steps) adopt(ctx context.Context, a Adoption) (*v1alpha1.CacheVolume, e
 	if err != nil {
 		return nil, s.forgetAdoption(ctx, v, fmt.Errorf("look at image %s: %w", a.ImageRef, err))
 	}
+	if err := FitsEngine(a.Engine, seen.SizeBytes); err != nil {
+		seen.Refusals = append(seen.Refusals, fmt.Sprintf("it has %d bytes, and %v", seen.SizeBytes, err))
+	}
 	if len(seen.Refusals) > 0 {
 		refused := fmt.Errorf("image %s cannot be adopted: %s: %w", a.ImageRef, strings.Join(seen.Refusals, "; and "), ErrRefused)
 		return nil, s.forgetAdoption(ctx, v, refused)

@@ -103,6 +103,27 @@ func HasEngine(v *v1alpha1.CacheVolume, asked v1alpha1.CacheEngine) error {
 		"apply the chart's CRDs: %w", ErrRefused)
 }
 
+// maxLogBytes is the size of the largest volume that the engine log serves. Volumes are whole MiB.
+const maxLogBytes = 16<<40 - 1<<20
+
+// LargestWith returns the size of the largest volume that a cache of the engine serves, at most the given bytes.
+func LargestWith(engine v1alpha1.CacheEngine, bytes int64) int64 {
+	if engine == v1alpha1.CacheEngineLog {
+		return min(bytes, maxLogBytes)
+	}
+	return bytes
+}
+
+// FitsEngine returns ErrOutOfRange if a cache of the engine does not serve a volume of this size. No node could
+// have it, and its image does not shrink.
+func FitsEngine(engine v1alpha1.CacheEngine, bytes int64) error {
+	if LargestWith(engine, bytes) == bytes {
+		return nil
+	}
+	return fmt.Errorf("a volume with cacheEngine %s has less than 16 TiB; make a larger one with cacheEngine %s: %w",
+		engine, v1alpha1.CacheEngineWritecache, ErrOutOfRange)
+}
+
 // HasCache is HasEngine for the size that the cache has, or is to get.
 func HasCache(v *v1alpha1.CacheVolume, asked int64) error {
 	if v.Spec.FinalCacheBytes() == asked {

@@ -35,12 +35,13 @@ func (e *Engine) Hold(ctx context.Context, req escache.HoldRequest) (escache.Hol
 
 // hold suspends the device for longest at most, and returns when the hold ends. Its time counts from when the
 // volume is written back: writing back may take longer than the hold, and I/O goes on meanwhile. A hold that is
-// already there is only extended, unless I/O goes on in it.
+// already there is only extended, unless I/O goes on in it, or it was broken off before the image had everything.
 func (e *Engine) hold(
 	ctx context.Context, v volume.Volume, dev cache.State, longest time.Duration, paused bool,
 ) (escache.HoldResponse, error) {
-	if old := e.Holds.Get(v.Name()); old != nil && dev.Held && !dev.GoesOn {
+	if old := e.Holds.Get(v.Name()); old != nil && old.Complete && dev.Held && !dev.GoesOn {
 		hold := e.holdFor(v, longest, paused || old.Paused)
+		hold.Complete = true
 		if old.Ends > hold.Ends {
 			hold.Until, hold.Ends = old.Until, old.Ends
 		}
@@ -59,6 +60,10 @@ func (e *Engine) hold(
 	crashpoint.Reach("hold/recorded")
 	rests, err := e.suspend(ctx, v, hold)
 	crashpoint.Reach("hold/suspended")
+	if err == nil {
+		hold.Complete = true
+		err = e.Holds.Put(hold)
+	}
 	if err != nil {
 		return escache.HoldResponse{}, errors.Join(notHeld(v, err), e.resume(ctx, v))
 	}
@@ -75,7 +80,7 @@ func (e *Engine) holdable(ctx context.Context, v volume.Volume, dev cache.State)
 	if err := e.NotFrozen(ctx, v); err != nil {
 		return err
 	}
-	if dev.GoesOn {
+	if dev.Held {
 		var err error
 		if dev, err = e.endHold(ctx, v); err != nil {
 			return err
@@ -110,8 +115,8 @@ func (e *Engine) suspend(ctx context.Context, v volume.Volume, hold holds.Record
 	return rests, err
 }
 
-// endHold ends a hold in which I/O goes on: the image lacks what was written since it began. Who began it
-// sees that it is over, because the next one has another end.
+// endHold ends a hold in which I/O goes on, or that was broken off: the image lacks something. Who began it sees that
+// it is over, because the next one has another end.
 func (e *Engine) endHold(ctx context.Context, v volume.Volume) (cache.State, error) {
 	if err := e.resume(ctx, v); err != nil {
 		return cache.State{}, err

@@ -39,6 +39,8 @@ type Record struct {
 	Ends time.Duration `json:"ends"`
 	// Paused says that the caller relies on I/O resting: when that goes on, the hold is over.
 	Paused bool `json:"paused,omitempty"`
+	// Complete is set once the image has everything. Before that I/O may rest already.
+	Complete bool `json:"complete,omitempty"`
 }
 
 func (h *Records) path(name string) string { return filepath.Join(h.dir, name) }

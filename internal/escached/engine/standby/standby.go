@@ -32,6 +32,8 @@ type Scanner struct {
 
 	mu    sync.Mutex
 	found map[string]reading
+	// counted is DRBD's count of written blocks when it was last seen.
+	counted map[string]int64
 }
 
 type reading struct {
@@ -41,18 +43,27 @@ type reading struct {
 }
 
 // New returns a Scanner that has scanned nothing yet.
-func New(sources Sources) *Scanner { return &Scanner{Sources: sources, found: map[string]reading{}} }
+func New(sources Sources) *Scanner {
+	return &Scanner{Sources: sources, found: map[string]reading{}, counted: map[string]int64{}}
+}
 
 // Drop forgets what was found on a standby's disk.
 func (s *Scanner) Drop(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.found, name)
+	delete(s.counted, name)
 }
 
-func (s *Scanner) get(name string) (reading, bool) {
+// get returns what was found on a disk. If DRBD has begun to count again since, as it does when a replica comes up or gets
+// its disk back, the same count means something else, and what was found is forgotten.
+func (s *Scanner) get(name string, st drbd.Status) (reading, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if st.DiskWrittenKiB < s.counted[name] {
+		delete(s.found, name)
+	}
+	s.counted[name] = st.DiskWrittenKiB
 	r, ok := s.found[name]
 	return r, ok
 }
@@ -66,7 +77,7 @@ func (s *Scanner) put(name string, r reading) {
 // Known returns the dirty bytes of a current copy that was not written to since it was scanned, or
 // nil.
 func (s *Scanner) Known(name string, st drbd.Status) *int64 {
-	if last, ok := s.get(name); ok && st.Current() && last.written == st.DiskWrittenKiB {
+	if last, ok := s.get(name, st); ok && st.Current() && last.written == st.DiskWrittenKiB {
 		return last.bytes
 	}
 	return nil
@@ -92,7 +103,7 @@ func (s *Scanner) Dirty(ctx context.Context, v volume.Volume, st drbd.Status) *i
 	if !st.Current() || v.Phase != volume.Ready {
 		return nil
 	}
-	if last, ok := s.get(v.Name()); ok && (last.written == st.DiskWrittenKiB || s.Now().Sub(last.at) < RereadAfter) {
+	if last, ok := s.get(v.Name(), st); ok && (last.written == st.DiskWrittenKiB || s.Now().Sub(last.at) < RereadAfter) {
 		return s.Known(v.Name(), st)
 	}
 	r := reading{written: nothingFound, at: s.Now()}
@@ -133,6 +144,7 @@ func (s *Scanner) ScanAll(ctx context.Context) {
 	}
 	for _, v := range volumes {
 		st := table.Devices[v.Minor]
+		s.get(v.Name(), st)
 		if st.Role != drbd.Secondary || st.PeerRole == drbd.Primary || s.Busy(v.Name()) {
 			continue
 		}

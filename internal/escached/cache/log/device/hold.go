@@ -23,12 +23,13 @@ func (d *Device) Hold(ctx context.Context, limit time.Duration) error {
 	d.back.Lock()
 	defer d.back.Unlock()
 	d.mu.Lock()
-	last, err := d.newest, d.mayWriteBack()
+	err := d.mayWriteBack()
 	d.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	if err := d.bringUpTo(ctx, last); err != nil {
+	// By the log itself: a record may be there that its writer has not heard of, and what it has replaced may have been left out.
+	if err := d.bringUpTo(ctx, d.log.State().Sequence); err != nil {
 		return err
 	}
 	d.mu.Lock()

@@ -61,8 +61,12 @@ func DecodeSuperblock(b []byte) (Superblock, error) {
 	return s, nil
 }
 
-// MinRingBlocks is the length of the shortest ring.
-const MinRingBlocks = 16
+const (
+	// MinRingBlocks is the length of the shortest ring.
+	MinRingBlocks = 16
+	// MaxRingBlocks is that of the longest one: 16 TiB. The index has no numbers for places of later blocks.
+	MaxRingBlocks = 1 << 32
+)
 
 // LongestBlocks is the length of the longest record in a ring: a quarter of it at most.
 func LongestBlocks(ringBlocks uint64) int {

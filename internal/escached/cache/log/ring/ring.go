@@ -57,9 +57,9 @@ type Log struct {
 	reuse sync.RWMutex
 }
 
-// Format makes an empty log of so many bytes. What was there is lost.
+// Format makes an empty log of so many bytes, or of the longest ring if they are more. What was there is lost.
 func Format(disk Disk, volume record.Volume, bytes int64) error {
-	blocks := bytes/record.BlockBytes - record.Superblocks
+	blocks := min(bytes/record.BlockBytes-record.Superblocks, record.MaxRingBlocks)
 	if blocks < record.MinRingBlocks {
 		return fmt.Errorf("%d bytes are too few for a log: it needs %d", bytes, (record.Superblocks+record.MinRingBlocks)*record.BlockBytes)
 	}
