@@ -64,22 +64,29 @@ func (e *Engine) Resize(ctx context.Context, name string, bytes int64) error {
 	}
 	next := p
 	next.Bytes = max(p.Bytes, bytes/cache.BlockBytes*cache.BlockBytes)
-	return e.change(name, p, next, func() error { return e.grow(ctx, name, next.Bytes) })
-}
-
-// grow makes the process's device, and the one in front, as large as they are to be.
-func (e *Engine) grow(ctx context.Context, name string, bytes int64) error {
-	status, err := e.status(ctx, name)
+	var device string
+	err = e.change(name, p, next, func() (err error) {
+		device, err = e.growProcess(ctx, name, next.Bytes)
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	if status.Bytes < bytes {
-		if err := e.client(name).Resize(ctx, bytes); err != nil {
-			return err
-		}
-	}
 	crashpoint.Reach("resize/reloaded")
-	return e.expose(ctx, name, status.Device, bytes)
+	// The plan stays if this fails: the device in front may have its new size all the same, and must not shrink.
+	return e.expose(ctx, name, device, next.Bytes)
+}
+
+// growProcess makes the process's device as large as it is to be, and returns it.
+func (e *Engine) growProcess(ctx context.Context, name string, bytes int64) (device string, err error) {
+	status, err := e.status(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	if status.Bytes < bytes {
+		err = e.client(name).Resize(ctx, bytes)
+	}
+	return status.Device, err
 }
 
 // WriteBack implements cache.Engine.
@@ -156,7 +163,11 @@ func (e *Engine) Resume(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	return called(e.grow(ctx, name, p.Bytes))
+	device, err := e.growProcess(ctx, name, p.Bytes)
+	if err != nil {
+		return called(err)
+	}
+	return e.expose(ctx, name, device, p.Bytes)
 }
 
 // endHold ends a hold, also one that has failed because the image refused a write.

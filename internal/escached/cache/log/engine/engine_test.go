@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -353,5 +354,37 @@ func TestWithoutTheDriverThereIsNoEngine(t *testing.T) {
 	h.noKernel = true
 	if err := engines.CanRun(t.Context(), "log"); !errors.Is(err, cache.ErrNoEngine) {
 		t.Errorf("without NBD: %v", err)
+	}
+}
+
+// unheard is a device-mapper whose first answer to a resume is lost.
+type unheard struct {
+	*host
+
+	lost bool
+}
+
+func (u *unheard) Resume(ctx context.Context, name, device string) error {
+	err := u.host.Resume(ctx, name, device)
+	if !u.lost {
+		u.lost = true
+		return cmp.Or(err, context.DeadlineExceeded)
+	}
+	return err
+}
+
+// TestADeviceThatHasGrownDoesNotShrink: its users may have seen the new size although Resize has failed.
+func TestADeviceThatHasGrownDoesNotShrink(t *testing.T) {
+	h, _ := assembled(t)
+	e := New(Config{
+		Mapper: &unheard{host: h}, Disks: (*hostDisks)(h), Processes: (*hostProcesses)(h), Kernel: (*hostKernel)(h), Dir: h.dir, Boot: "this one",
+	})
+	h.Grow(2 << 20)
+	if err := e.Resize(t.Context(), volume, 2<<20); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("Resize: %v", err)
+	}
+	must(t, e.Resume(t.Context(), volume))
+	if got := stateOf(t, e).Bytes; got != 2<<20 {
+		t.Errorf("it has %d bytes", got)
 	}
 }
