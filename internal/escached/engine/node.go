@@ -30,6 +30,10 @@ func (e *Engine) Node(ctx context.Context) (escache.Node, error) {
 	if id := e.HostID(); err == nil && id != "" && space.GroupID != id {
 		bad("the caches' volume group was re-created (%s, at the start %s); start escached again", space.GroupID, id)
 	}
+	if space.Missing > 0 {
+		bad("LVM does not find %d of the disks of volume group %s, and creates no cache here; %s", space.Missing, e.Config.VolumeGroup,
+			lvm.WithoutMissing(e.Config.VolumeGroup))
+	}
 	n.CacheCapacityBytes, n.CacheFreeBytes = space.Capacity, space.Free
 	n.CacheReadSecondsAgo = int64(age / time.Second)
 

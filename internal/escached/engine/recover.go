@@ -12,6 +12,7 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached"
 	"github.com/escache/escache-csi/internal/escached/cache"
+	"github.com/escache/escache-csi/internal/escached/faileddisk"
 	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/lvm"
 	"github.com/escache/escache-csi/internal/escached/volume"
@@ -61,7 +62,11 @@ func (e *Engine) Recover(ctx context.Context) error {
 		e.Volumes.Put(v)
 		recovering.Go(func() error {
 			dev, connected := devices[v.Name()]
-			if err := e.recoverVolume(ctx, v, lv.Active, dev, connected); err != nil {
+			err := e.noteLostDisk(lv)
+			if err == nil {
+				err = e.recoverVolume(ctx, v, lv.Active, dev, connected)
+			}
+			if err != nil {
 				e.fault(lv.Name, err)
 			}
 			return nil // the others are recovered all the same
@@ -99,6 +104,16 @@ func (e *Engine) activate(ctx context.Context, lvs []lvm.Volume) {
 			inactive[name].Active = true
 		}
 	}
+}
+
+// noteLostDisk marks a replica whose disk was lost while the host was off, so that no handler of DRBD could do it.
+// The copy on that disk has missed what the peer has written since. If the disk comes back it must not count as
+// current before the arbiter has been asked.
+func (e *Engine) noteLostDisk(lv lvm.Volume) error {
+	if !lv.Partial || lv.Active || e.FailedDisks.Get(lv.Name) != faileddisk.Sound {
+		return nil
+	}
+	return e.FailedDisks.Set(lv.Name, faileddisk.Failed)
 }
 
 func (e *Engine) fault(name string, err error) {

@@ -60,6 +60,8 @@ type world struct {
 	ioFailed func()
 	// drbdRead is told when the state of the replicas was read.
 	drbdRead func()
+	// missingDisks is how many disks of the volume group LVM does not find.
+	missingDisks int
 	// reports counts how often LVM was asked.
 	reports  int
 	groupID  string
@@ -192,7 +194,7 @@ type worldStore world
 
 func (s *worldStore) Space(context.Context) (lvm.Space, error) {
 	s.reports++
-	return lvm.Space{GroupID: s.groupID, Capacity: 1 << 30, Free: s.free, Extent: 4 << 20}, s.spaceErr
+	return lvm.Space{GroupID: s.groupID, Capacity: 1 << 30, Free: s.free, Extent: 4 << 20, Missing: s.missingDisks}, s.spaceErr
 }
 
 func (s *worldStore) Volumes(context.Context, bool) ([]lvm.Volume, error) {

@@ -61,7 +61,8 @@ func FuzzReport(f *testing.F) {
       "report": [
           {
               "vg": [
-                  {"vg_uuid":"VrBDsh-h4CL-CN8H-gQ3x-IT5q-H5S5-WzVlCH", "vg_size":"10733223936", "vg_free":"10599006208", "vg_extent_size":"4194304"}
+                  {"vg_uuid":"VrBDsh-h4CL-CN8H-gQ3x-IT5q-H5S5-WzVlCH", "vg_size":"10733223936", "vg_free":"10599006208",
+                   "vg_extent_size":"4194304", "vg_missing_pv_count":"0"}
               ]
           }
       ]
@@ -81,7 +82,7 @@ func FuzzReport(f *testing.F) {
 			}
 		}
 		s, err := New("vg", &fakeRunner{out: string(out)}).Space(t.Context())
-		if err == nil && (s.Capacity < 0 || s.Free < 0 || s.Free > s.Capacity || s.Extent <= 0 || s.GroupID == "") {
+		if err == nil && (s.Capacity < 0 || s.Free < 0 || s.Free > s.Capacity || s.Extent <= 0 || s.Missing < 0 || s.GroupID == "") {
 			t.Errorf("%+v", s)
 		}
 		if err == nil && !json.Valid(out) {

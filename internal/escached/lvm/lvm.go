@@ -46,8 +46,12 @@ type Space struct {
 	// GroupID is LVM's UUID of the volume group: made with it, and kept on its disks.
 	GroupID  string
 	Capacity int64
-	Free     int64
-	Extent   int64
+	// Free is what new volumes can have: nothing while a disk is missing.
+	Free   int64
+	Extent int64
+	// Missing is how many of the group's disks LVM does not find. It changes and removes volumes then, and
+	// creates none.
+	Missing int
 }
 
 // Volume is one logical volume.
@@ -55,6 +59,8 @@ type Volume struct {
 	Name   string
 	Bytes  int64
 	Active bool
+	// Partial means that a part of it is on a disk that LVM does not find.
+	Partial bool
 	// Tags are escached's own tags, decoded. Other tags are left out.
 	Tags map[string]string
 }
@@ -66,7 +72,7 @@ func (g *Group) Path(name string) string { return "/dev/" + g.name + "/" + name 
 func (g *Group) Space(ctx context.Context) (Space, error) {
 	// --readonly takes no lock, so this does not wait for a change that is under way.
 	res, err := g.lvm(ctx, true, "", "vgs", "--readonly", "--reportformat", "json", "--units", "b", "--nosuffix",
-		"-o", "vg_uuid,vg_size,vg_free,vg_extent_size", g.name)
+		"-o", "vg_uuid,vg_size,vg_free,vg_extent_size,vg_missing_pv_count", g.name)
 	if err != nil {
 		if strings.Contains(err.Error(), "not found") {
 			return Space{}, fmt.Errorf("%w: create %q on this host's NVMe (vgcreate)", ErrNoGroup, g.name)
@@ -76,10 +82,11 @@ func (g *Group) Space(ctx context.Context) (Space, error) {
 	var report struct {
 		Report []struct {
 			VG []struct {
-				UUID   string `json:"vg_uuid"`
-				Size   string `json:"vg_size"`
-				Free   string `json:"vg_free"`
-				Extent string `json:"vg_extent_size"`
+				UUID    string `json:"vg_uuid"`
+				Size    string `json:"vg_size"`
+				Free    string `json:"vg_free"`
+				Extent  string `json:"vg_extent_size"`
+				Missing string `json:"vg_missing_pv_count"`
 			} `json:"vg"`
 		} `json:"report"`
 	}
@@ -91,15 +98,19 @@ func (g *Group) Space(ctx context.Context) (Space, error) {
 	}
 	vg := report.Report[0].VG[0]
 	s := Space{GroupID: vg.UUID}
-	var errs [3]error
+	var errs [4]error
 	s.Capacity, errs[0] = strconv.ParseInt(vg.Size, 10, 64)
 	s.Free, errs[1] = strconv.ParseInt(vg.Free, 10, 64)
 	s.Extent, errs[2] = strconv.ParseInt(vg.Extent, 10, 64)
+	s.Missing, errs[3] = strconv.Atoi(vg.Missing)
 	if err := errors.Join(errs[:]...); err != nil {
 		return Space{}, fmt.Errorf("vgs: %w", err)
 	}
-	if s.GroupID == "" || s.Extent <= 0 || s.Free < 0 || s.Free > s.Capacity {
+	if s.GroupID == "" || s.Extent <= 0 || s.Free < 0 || s.Free > s.Capacity || s.Missing < 0 {
 		return Space{}, fmt.Errorf("vgs reports a volume group that cannot be: %+v", s)
+	}
+	if s.Missing != 0 {
+		s.Free = 0
 	}
 	return s, nil
 }
@@ -128,7 +139,7 @@ func parseVersion(data []byte) (string, error) {
 func (g *Group) Volumes(ctx context.Context, readOnly bool) ([]Volume, error) {
 	args := []string{
 		"lvs", "--reportformat", "json", "--units", "b", "--nosuffix",
-		"-o", "lv_name,lv_size,lv_active,lv_tags", g.name,
+		"-o", "lv_name,lv_size,lv_active,lv_health_status,lv_tags", g.name,
 	}
 	if readOnly {
 		args = slices.Insert(args, 1, "--readonly")
@@ -147,6 +158,7 @@ func parseVolumes(data []byte) ([]Volume, error) {
 				Name   string `json:"lv_name"`
 				Size   string `json:"lv_size"`
 				Active string `json:"lv_active"`
+				Health string `json:"lv_health_status"`
 				Tags   string `json:"lv_tags"`
 			} `json:"lv"`
 		} `json:"report"`
@@ -157,7 +169,7 @@ func parseVolumes(data []byte) ([]Volume, error) {
 	var out []Volume
 	for _, r := range report.Report {
 		for _, lv := range r.LV {
-			v := Volume{Name: lv.Name, Active: lv.Active == "active", Tags: map[string]string{}}
+			v := Volume{Name: lv.Name, Active: lv.Active == "active", Partial: lv.Health == "partial", Tags: map[string]string{}}
 			for tag := range strings.SplitSeq(lv.Tags, ",") {
 				if key, value, ok := decodeTag(tag); ok {
 					v.Tags[key] = value
@@ -190,10 +202,21 @@ func (g *Group) Create(ctx context.Context, name string, size int64, tags map[st
 		args = append(args, "--addtag", tag)
 	}
 	_, err := g.lvm(ctx, false, name, append(args, g.name)...)
-	if err != nil && strings.Contains(err.Error(), "insufficient free space") {
+	switch {
+	case err == nil:
+		return nil
+	case strings.Contains(err.Error(), "insufficient free space"):
 		return fmt.Errorf("%w: %d bytes in %s", ErrNoRoom, size, g.name)
+	case strings.Contains(err.Error(), "while PVs are missing"):
+		return fmt.Errorf("%w: a disk of it is missing; %s", ErrNoRoom, WithoutMissing(g.name))
 	}
 	return err
+}
+
+// WithoutMissing tells how to take missing disks out of a volume group.
+func WithoutMissing(group string) string {
+	return fmt.Sprintf("if it does not come back, run vgreduce --removemissing --force %s, which gives up the replicas on it: docs/sizing.md",
+		group)
 }
 
 // Remove deletes a volume, and reports whether there was one. It succeeds if there is none.

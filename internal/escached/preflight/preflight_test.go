@@ -93,6 +93,8 @@ func TestWhatIsWrongIsNamedWithARemedy(t *testing.T) {
 			"vgcreate escache", []string{"memory"}},
 		"LVM fails":         {func(p *played) { p.spaceErr = errors.New("lvm: exit 5") }, "volume group", failed, "exit 5", "vgs escache", []string{"memory"}},
 		"full volume group": {func(p *played) { p.space.Free = 1 << 20 }, "volume group", warning, "0.0 GiB free of 100.0 GiB", "vgextend", nil},
+		"one of the disks is missing": {func(p *played) { p.space.Missing, p.space.Free = 1, 0 }, "volume group", failed,
+			"1 of the disks of escache", "vgreduce --removemissing --force escache", nil},
 		"little memory":     {func(p *played) { p.file("/proc/meminfo", "MemTotal: 3145728 kB\n") }, "memory", warning, "keeps 2.0 GiB", "sizing.md", nil},
 		"memory unreadable": {func(p *played) { p.file("/proc/meminfo", "MemFree: 1 kB\n") }, "memory", unknown, "no MemTotal", "by hand", nil},
 		"another host's address": {func(p *played) { p.Config.Address = "10.0.0.99" }, "replication address", failed,

@@ -27,6 +27,9 @@ func (h *Host) volumeGroup(ctx context.Context) checklist.Result {
 			"there is no volume group %s", group)
 	case err != nil:
 		return checklist.Badf(checklist.Failed, "run vgs "+group+" by hand and correct what it complains of", "%v", err)
+	case space.Missing > 0:
+		return checklist.Badf(checklist.Failed, "bring the disk back; "+lvm.WithoutMissing(group),
+			"LVM does not find %d of the disks of %s, and creates no cache before they are back or taken out", space.Missing, group)
 	case space.Free < leastFree:
 		return checklist.Badf(checklist.Warning,
 			"add a disk (vgextend "+group+" DEVICE), or remove logical volumes that are not escached's",

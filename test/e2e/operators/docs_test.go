@@ -53,7 +53,7 @@ var elsewhere = map[string]string{
 	"restore-etcd":      "test/e2e/controller makes records anew that were set back",
 	"rook":              "it needs Rook",
 	"security":          "its commands are for an administrator of Ceph; test/e2e/controller uses these caps",
-	"sizing":            "its commands start emulated hosts",
+	"sizing":            "its commands start emulated hosts, or are for a shell on a host; internal/escached/lvm tests what they say of LVM",
 	"snapshots":         "its commands change the release; test/e2e/controller takes snapshots",
 	"velero":            "it needs Velero",
 }

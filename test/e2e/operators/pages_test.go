@@ -22,7 +22,7 @@ type block struct {
 var program = regexp.MustCompile(`^(\$ )?(sudo )?(` + strings.Join([]string{
 	"apt", "cat", "ceph", "cosign", "curl", "dmsetup", "drbdadm", "drbdsetup", "escached", "for", "fsck", "gpg", "grep", "helm", "install",
 	"ip", "kubectl", "losetup", "ls", "lvchange", "lvcreate", "lvremove", "lvs", "make", "mkdir", "modprobe", "mount", "nvme", "openssl",
-	"pvcreate", "rbd", "reboot", "rm", "scp", "sha256sum", "skopeo", "ssh", "systemctl", "tar", "umount", "velero", "vgcreate", "vgremove",
+	"pvchange", "pvcreate", "rbd", "reboot", "rm", "scp", "sha256sum", "skopeo", "ssh", "systemctl", "tar", "umount", "velero", "vgcreate", "vgextend", "vgreduce", "vgremove",
 	"vgs", "xfs_repair", "go",
 }, "|") + `) [^:=]`)
 

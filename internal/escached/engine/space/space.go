@@ -123,6 +123,9 @@ func (c Change) count(bytes int64, anyway bool) bool {
 	if last == nil || last.space.Extent <= 0 || !anyway && (c.overlaps || c.s.begun != c.readings) {
 		return false
 	}
+	if last.space.Missing > 0 {
+		return true // what is freed cannot be used before a disk is back or taken out: the next reading shows that
+	}
 	next := *last
 	free := next.space.Free - inExtents(bytes, next.space.Extent)
 	if !anyway && (free < 0 || free > next.space.Capacity) {

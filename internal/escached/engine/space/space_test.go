@@ -12,6 +12,7 @@ import (
 // group is a volume group. during is called in the middle of a reading, after LVM has seen the group.
 type group struct {
 	free   int64
+	lost   int
 	err    error
 	reads  int
 	during func()
@@ -24,7 +25,7 @@ const (
 
 func (g *group) Space(context.Context) (lvm.Space, error) {
 	g.reads++
-	seen, err := lvm.Space{GroupID: "g", Capacity: capacity, Free: g.free, Extent: extent}, g.err
+	seen, err := lvm.Space{GroupID: "g", Capacity: capacity, Free: g.free, Extent: extent, Missing: g.lost}, g.err
 	if g.during != nil {
 		g.during()
 	}
@@ -110,4 +111,12 @@ func TestSpaceThatIsNotCertainIsNotFree(t *testing.T) {
 		change.Done(t.Context(), c.bytes)
 		g.is(t, s, what, c.free, 2)
 	}
+}
+
+func TestWhatIsFreedBesideAMissingDiskIsNotFree(t *testing.T) {
+	g, s := newSpace(t)
+	g.free, g.lost = 0, 1
+	_ = s.Refresh(t.Context())
+	s.Change().Done(t.Context(), -extent)
+	g.is(t, s, "a disk is missing", 0, 1)
 }
