@@ -15,8 +15,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"github.com/escache/escache-csi/internal/traces"
 )
 
 // Command is one run of a program. Args must hold no secrets: every user of the host can read them.
@@ -26,7 +24,9 @@ type Command struct {
 	Volume string
 	Name   string
 	Args   []string
-	Stdin  []byte
+	// Verb is what the program is to do, for traces. Without it that is the first argument, if it is a word.
+	Verb  string
+	Stdin []byte
 	// Timeout limits the run. Zero means DefaultTimeout.
 	Timeout time.Duration
 	// Query marks a command that changes nothing, and that may run on a volume with a stuck change.
@@ -90,16 +90,7 @@ func (x *Exec) Reasons() []string {
 }
 
 // Run implements Runner. A run is a step of the trace in ctx.
-func (x *Exec) Run(ctx context.Context, c Command) (Result, error) {
-	if !traces.On(ctx) {
-		return x.run(ctx, c)
-	}
-	ctx, step := traces.Begin(ctx, c.program())
-	defer step.End()
-	res, err := x.run(ctx, c)
-	describe(step, err)
-	return res, err
-}
+func (x *Exec) Run(ctx context.Context, c Command) (Result, error) { return Traced(ctx, c, x.run) }
 
 func (x *Exec) run(ctx context.Context, c Command) (Result, error) {
 	if err := x.breaker.Allow(c.Volume, c.Query); err != nil {

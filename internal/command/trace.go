@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -20,10 +21,25 @@ func (c Command) program() string {
 	if c.Name == "/proc/self/exe" {
 		name = filepath.Base(os.Args[0])
 	}
+	if c.Verb != "" {
+		return name + " " + c.Verb
+	}
 	if len(c.Args) > 0 && subcommand.MatchString(c.Args[0]) {
 		name += " " + c.Args[0]
 	}
 	return name
+}
+
+// Traced runs a program as a step of the trace in ctx.
+func Traced(ctx context.Context, c Command, run RunnerFunc) (Result, error) {
+	if !traces.On(ctx) {
+		return run(ctx, c)
+	}
+	ctx, step := traces.Begin(ctx, c.program())
+	defer step.End()
+	res, err := run(ctx, c)
+	describe(step, err)
+	return res, err
 }
 
 // describe tells a trace how a run ended.

@@ -69,6 +69,9 @@ func (h *host) service() *Service {
 	})
 }
 
+// imageID is hexadecimal, as Ceph makes it.
+func imageID(name string) string { return fmt.Sprintf("%x", "id-"+name) }
+
 // attached adds a volume that is attached to n1 in epoch 3, with a blank device and a clean standby
 // replica.
 func (h *host) attached(name string) { h.attachedOf(name, 1<<30) }
@@ -81,7 +84,7 @@ func (h *host) attachedOf(name string, size int64) {
 		Pool: "p", Image: name, SizeBytes: 1 << 30, CacheMode: v1alpha1.CacheModeWriteback, Replicas: []string{"n1", "n2"},
 	}
 	v.Status = v1alpha1.CacheVolumeStatus{
-		Phase: v1alpha1.VolumeReady, AttachedNode: "n1", Epoch: 3, Authority: v1alpha1.AuthorityCache, ImageID: "id-" + name,
+		Phase: v1alpha1.VolumeReady, AttachedNode: "n1", Epoch: 3, Authority: v1alpha1.AuthorityCache, ImageID: imageID(name),
 	}
 	h.volumes[name] = v
 	if _, known := h.minors[name]; !known {

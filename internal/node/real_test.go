@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	inspectArgument = "inspect-for-test"
+	inspectArgument = "inspect"
 	// privateMounts is set in the process that has a mount namespace of its own.
 	privateMounts = "ESCACHE_TEST_PRIVATE_MOUNTS"
 )

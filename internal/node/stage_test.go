@@ -37,7 +37,7 @@ func TestStageAsksTheRecordThenConnectsFormatsAndMounts(t *testing.T) {
 	}
 	record := &fs.Record{}
 	if err := json.Unmarshal([]byte(h.volumes["v"].Annotations[v1alpha1.AnnotationFilesystem]), record); err != nil ||
-		record.State != fs.Formatted || record.Type != "ext4" || record.Node != "n1" || record.Epoch != 3 || record.ImageID != "id-v" {
+		record.State != fs.Formatted || record.Type != "ext4" || record.Node != "n1" || record.Epoch != 3 || record.ImageID != imageID("v") {
 		t.Errorf("record %+v %v", record, err)
 	}
 	// And again, also after a restart of csi-node: nothing is done twice.

@@ -21,7 +21,7 @@ func (h *host) outside(name string) {
 		Pool: "p", Image: name, SizeBytes: 1 << 30, CacheMode: v1alpha1.CacheModeWriteback, Replicas: []string{"n7", "n8"}, UncachedFallback: true,
 	}
 	v.Status = v1alpha1.CacheVolumeStatus{
-		Phase: v1alpha1.VolumeReady, AttachedNode: "n1", Epoch: 3, Authority: v1alpha1.AuthorityCeph, ImageID: "id-" + name,
+		Phase: v1alpha1.VolumeReady, AttachedNode: "n1", Epoch: 3, Authority: v1alpha1.AuthorityCeph, ImageID: imageID(name),
 		Outdated: []string{"n7", "n8"}, Uncached: &v1alpha1.UncachedAttachment{Epoch: 3, HostID: "disks-of-n1"},
 	}
 	h.volumes[name], h.minors[name] = v, uint32(len(h.minors))

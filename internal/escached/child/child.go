@@ -177,8 +177,8 @@ func NewClient(run command.Runner) *Client { return &Client{run: run} }
 func (c *Client) do(ctx context.Context, volume string, query bool, timeout time.Duration, stdin []byte, args ...string) ([]byte, error) {
 	res, err := c.run.Run(ctx, command.Command{
 		// This is the running binary even if an upgrade has replaced the file.
-		Volume: volume, Name: "/proc/self/exe", Args: append([]string{Verb}, args...), Stdin: stdin, Timeout: timeout, Query: query,
-		Mark: !query,
+		Volume: volume, Name: "/proc/self/exe", Args: append([]string{Verb}, args...), Verb: Verb + " " + args[0], Stdin: stdin,
+		Timeout: timeout, Query: query, Mark: !query,
 	})
 	return res.Stdout, err
 }

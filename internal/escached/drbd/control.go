@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -190,9 +191,10 @@ func (c *Control) admFor(ctx context.Context, key string, args ...string) error 
 	if err != nil {
 		return err
 	}
+	verb := args[slices.IndexFunc(args, func(arg string) bool { return !strings.HasPrefix(arg, "-") })]
 	for tries := 1; ; {
 		_, err = c.run.Run(ctx, command.Command{
-			Volume: key, Name: "drbdadm", Args: append([]string{"--config-file", config}, args...), Timeout: time.Minute,
+			Volume: key, Name: "drbdadm", Args: append([]string{"--config-file", config}, args...), Verb: verb, Timeout: time.Minute,
 		})
 		err = withoutSecret(err)
 		switch {

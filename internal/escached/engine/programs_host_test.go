@@ -113,7 +113,11 @@ func (m *machine) boot() {
 }
 
 // Run implements command.Runner.
-func (m *machine) Run(_ context.Context, c command.Command) (command.Result, error) {
+func (m *machine) Run(ctx context.Context, c command.Command) (command.Result, error) {
+	return command.Traced(ctx, c, m.program)
+}
+
+func (m *machine) program(_ context.Context, c command.Command) (command.Result, error) {
 	m.ran = append(m.ran, title(c))
 	switch {
 	case c.Name == "dmsetup":
@@ -258,7 +262,7 @@ func (l machineLoops) Find(backing string) (string, error) {
 	return "", nil
 }
 
-func (l machineLoops) Attach(_ context.Context, _, backing string, size int64) (string, error) {
+func (l machineLoops) Attach(ctx context.Context, _, backing string, size int64) (string, error) {
 	below := l.m.devices[strings.TrimPrefix(backing, devmapper.Node(""))]
 	front := l.m.devices[strings.TrimPrefix(backing, devmapper.Node(""))+"-front"]
 	switch {
@@ -266,17 +270,17 @@ func (l machineLoops) Attach(_ context.Context, _, backing string, size int64) (
 		l.m.t.Errorf("a loop device of %d bytes on %+v", size, below)
 	case !l.m.loops[backing]:
 		l.m.loops[backing] = true
-		l.m.ran = append(l.m.ran, "losetup --find")
+		_, _ = l.m.Run(ctx, command.Command{Name: "losetup", Args: []string{"--find"}})
 	case front != nil && front.sectors != below.sectors:
-		l.m.ran = append(l.m.ran, "losetup --set-capacity")
+		_, _ = l.m.Run(ctx, command.Command{Name: "losetup", Args: []string{"--set-capacity"}})
 	}
 	return "/dev/loop7", nil
 }
 
-func (l machineLoops) Detach(_ context.Context, _, backing string) error {
+func (l machineLoops) Detach(ctx context.Context, _, backing string) error {
 	if l.m.loops[backing] {
 		delete(l.m.loops, backing)
-		l.m.ran = append(l.m.ran, "losetup --detach")
+		_, _ = l.m.Run(ctx, command.Command{Name: "losetup", Args: []string{"--detach"}})
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/engine"
 	"github.com/escache/escache-csi/internal/escached/server"
+	example "github.com/escache/escache-csi/test/tracetest"
 )
 
 // traced calls an engine as a caller that traces its call, and returns the spans of that trace.
@@ -82,5 +83,15 @@ func TestAVerbThatIsRefusedIsTracedWithItsCode(t *testing.T) {
 	last := spans[len(spans)-1]
 	if last.Name() != "POST /v1/stop" || last.Status().Code != codes.Error || last.Status().Description != string(escache.CodeNotFound) {
 		t.Errorf("%s has the status %+v", last.Name(), last.Status())
+	}
+}
+
+// TestTheExampleIsWhatEscachedDoes compares the trace in the docs with what is traced here. internal/node has
+// the steps around it.
+func TestTheExampleIsWhatEscachedDoes(t *testing.T) {
+	spans := traced(t, engine.Detached(t, 2), http.MethodPost, escache.PathDevConnect, `{"pool":"rbd","image":"v1","imageID":"10ab","epoch":2}`)
+	whole := example.Example(t, "../../../docs/troubleshooting.md")
+	if got, want := example.Tree(spans, "escached"), whole.Below("escached dev_connect"); !slices.Equal(got, want) {
+		t.Errorf("it is\n%s\nand docs/troubleshooting.md has\n%s", got, want)
 	}
 }
