@@ -123,7 +123,7 @@ push: ## push the images and the chart in OUT to REGISTRY=HOST [REPOSITORY=PATH]
 
 .PHONY: release-test
 release-test: ## make a release with the images, check every file of it, and push it to a registry on this machine (as root)
-	hack/setup.sh build
+	hack/setup.sh build release
 	RELEASE_TEST=all go test -count 1 -timeout 60m -v ./test/release
 
 .PHONY: images-test

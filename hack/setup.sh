@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the Debian packages for a group of tasks: setup.sh [build|lab|kubernetes|screens|lint]…  (default: build lab kubernetes)
+# Installs the Debian packages for a group of tasks: setup.sh [build|lab|kubernetes|screens|release|lint]…  (default: build lab kubernetes)
 # Prints what it installs. If nothing is missing, it does nothing, and does not update the package lists.
 set -euo pipefail
 
@@ -13,9 +13,10 @@ packages() {
       echo chromium tmux
       command -v npm >/dev/null || echo npm # Node.js of another origin has it, too
       ;;
+    release) echo skopeo ;;
     lint) echo g++ git shellcheck ;;
     *)
-      echo "setup.sh: unknown group '$1' (one of: build lab kubernetes screens lint)" >&2
+      echo "setup.sh: unknown group '$1' (one of: build lab kubernetes screens release lint)" >&2
       return 2
       ;;
   esac
