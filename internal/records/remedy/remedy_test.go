@@ -1,19 +1,13 @@
 package remedy
 
 import (
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"io/fs"
 	"maps"
-	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/test/reasons"
 )
 
 // well are the reasons of conditions that say that all is as it should be.
@@ -31,7 +25,7 @@ var elsewhere = map[string]string{
 }
 
 func TestEveryReasonInTheCodeHasARemedy(t *testing.T) {
-	written := reasons(t)
+	written := reasons.OfConditions(t, "../../..")
 	for _, sure := range []string{"PeerLost", "IOFrozen", "TooFewMembers", "EscachedUnreachable", "Copying", "VolumesFailed", "Restoring", "NotFound",
 		"LaterAttachmentSeen", "VolumesInRepair", "Refused", "InSync", "AllMembersReady", "ImageAdopted", "Discarded"} {
 		if written[sure] == "" {
@@ -120,114 +114,4 @@ func TestWhatMayLoseDataIsGraverThanWhatPasses(t *testing.T) {
 	if !slices.IsSortedFunc(order, func(a, b string) int { return Gravity("", a) - Gravity("", b) }) {
 		t.Errorf("%q are not in the order of gravity", order)
 	}
-}
-
-// reasons returns all reasons of conditions in the code, and where each is.
-func reasons(t *testing.T) map[string]string {
-	t.Helper()
-	found := map[string]string{}
-	for _, folder := range []string{"api/v1alpha1", "internal/controller", "internal/node", "internal/authority", "internal/redundancy"} {
-		err := filepath.WalkDir(filepath.Join("../../..", folder), func(path string, entry fs.DirEntry, err error) error {
-			if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-				return err
-			}
-			set := token.NewFileSet()
-			file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
-			if err != nil {
-				return err
-			}
-			collect(file, func(reason string) { found[reason] = path })
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	return found
-}
-
-// types are those whose values are reasons of conditions.
-var types = []string{"Reason", "Action", "DiscardPhase"}
-
-// collect finds constants of these types or with such a name, what is assigned to something called
-// reason, what stands in a condition, and what is passed to the functions that write one.
-func collect(file *ast.File, add func(reason string)) {
-	take := func(e ast.Expr) {
-		if s, ok := reason(e); ok {
-			add(s)
-		}
-	}
-	ast.Inspect(file, func(n ast.Node) bool {
-		switch n := n.(type) {
-		case *ast.ValueSpec:
-			kind, _ := n.Type.(*ast.Ident)
-			for i, value := range n.Values {
-				if called(n.Names[i]) || kind != nil && slices.Contains(types, kind.Name) {
-					take(value)
-				}
-			}
-		case *ast.AssignStmt:
-			for i, value := range n.Rhs {
-				if len(n.Lhs) == len(n.Rhs) && called(n.Lhs[i]) {
-					take(value)
-				}
-			}
-		case *ast.CompositeLit:
-			condition(n, take)
-		case *ast.CallExpr:
-			if f, ok := n.Fun.(*ast.SelectorExpr); ok && f.Sel.Name == "condition" {
-				for _, arg := range n.Args {
-					take(arg)
-				}
-			}
-		}
-		return true
-	})
-}
-
-// condition takes the reason of a metav1.Condition, and of the table of good ones in csi-node.
-func condition(n *ast.CompositeLit, take func(ast.Expr)) {
-	if kind, ok := n.Type.(*ast.SelectorExpr); ok && kind.Sel.Name == "Condition" {
-		for _, field := range n.Elts {
-			if pair, ok := field.(*ast.KeyValueExpr); ok && called(pair.Key) {
-				take(pair.Value)
-			}
-		}
-	}
-	if table, ok := n.Type.(*ast.MapType); ok {
-		row, ok := table.Value.(*ast.StructType)
-		if !ok || len(row.Fields.List) == 0 || len(row.Fields.List[0].Names) == 0 || !called(row.Fields.List[0].Names[0]) {
-			return
-		}
-		for _, pair := range n.Elts {
-			if pair, ok := pair.(*ast.KeyValueExpr); ok {
-				if value, ok := pair.Value.(*ast.CompositeLit); ok && len(value.Elts) > 0 {
-					take(value.Elts[0])
-				}
-			}
-		}
-	}
-}
-
-// called reports whether an expression has the name of a reason.
-func called(e ast.Expr) bool {
-	name := ""
-	switch e := e.(type) {
-	case *ast.Ident:
-		name = e.Name
-	case *ast.SelectorExpr:
-		name = e.Sel.Name
-	}
-	return strings.HasPrefix(name, "reason") || strings.HasPrefix(name, "Reason")
-}
-
-var camelCase = regexp.MustCompile(`^[A-Z][A-Za-z]+$`)
-
-func reason(e ast.Expr) (string, bool) {
-	text, ok := e.(*ast.BasicLit)
-	if !ok || text.Kind != token.STRING {
-		return "", false
-	}
-	s, err := strconv.Unquote(text.Value)
-	return s, err == nil && camelCase.MatchString(s)
 }

@@ -1,0 +1,111 @@
+package reasons
+
+import (
+	"go/ast"
+	"go/token"
+	"strings"
+	"testing"
+)
+
+// OfEvents returns the reasons of Events in the code of a checkout that no condition has, and where each is. One that
+// is made of two parts is returned for each value that the second part can have.
+func OfEvents(t *testing.T, checkout string) map[string]string {
+	t.Helper()
+	found, constants, prefixes := map[string]string{}, map[string]string{}, map[string]string{}
+	var named []string // constants that are reasons of Events
+	visit(t, checkout, func(path string, file *ast.File) {
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.ValueSpec:
+				for i, value := range n.Values {
+					if word, ok := reason(value); ok {
+						constants[n.Names[i].Name] = word
+					}
+				}
+			case *ast.CallExpr:
+				eventf(n, func(e ast.Expr) {
+					switch e := e.(type) {
+					case *ast.BasicLit:
+						if word, ok := reason(e); ok {
+							found[word] = path
+						}
+					case *ast.SelectorExpr:
+						named = append(named, e.Sel.Name)
+					case *ast.BinaryExpr:
+						if word, ok := reason(e.X); ok && e.Op == token.ADD {
+							prefixes[word] = path
+						}
+					}
+				})
+			case *ast.CompositeLit:
+				if kind, ok := n.Type.(*ast.SelectorExpr); ok && kind.Sel.Name == "Event" {
+					for _, field := range n.Elts {
+						if pair, ok := field.(*ast.KeyValueExpr); ok && called(pair.Key) {
+							if word, ok := reason(pair.Value); ok {
+								found[word] = path
+							}
+						}
+					}
+				}
+			}
+			return true
+		})
+	})
+	for _, name := range named {
+		if word := constants[name]; word != "" {
+			found[word] = "api/v1alpha1"
+		}
+	}
+	for prefix, path := range prefixes {
+		for _, action := range actions(t, checkout, constants) {
+			found[prefix+action] = path
+		}
+	}
+	return found
+}
+
+// eventf takes the reason of a call of Eventf of client-go's events: object, related, type, reason, action, note.
+func eventf(n *ast.CallExpr, take func(ast.Expr)) {
+	const reasonAt, least = 3, 6
+	if f, ok := n.Fun.(*ast.SelectorExpr); ok && f.Sel.Name == "Eventf" && len(n.Args) >= least {
+		take(n.Args[reasonAt])
+	}
+}
+
+// actions are the words of a repair's steps. constants are those of the whole code.
+func actions(t *testing.T, checkout string, constants map[string]string) []string {
+	t.Helper()
+	var all []string
+	visit(t, checkout, func(path string, file *ast.File) {
+		if !strings.Contains(path, "controller/repair/") {
+			return
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if spec, ok := n.(*ast.ValueSpec); ok {
+				if kind, ok := spec.Type.(*ast.Ident); ok && kind.Name == "Action" {
+					for _, value := range spec.Values {
+						word, ok := reason(value)
+						if named, is := value.(*ast.SelectorExpr); is {
+							word, ok = constants[named.Sel.Name], true
+						}
+						if ok {
+							all = append(all, word)
+						}
+					}
+				}
+			}
+			if f, ok := n.(*ast.FuncDecl); ok && f.Name.Name == "reasonOf" {
+				ast.Inspect(f, func(n ast.Node) bool {
+					if e, ok := n.(ast.Expr); ok {
+						if word, ok := reason(e); ok {
+							all = append(all, word)
+						}
+					}
+					return true
+				})
+			}
+			return true
+		})
+	})
+	return all
+}
