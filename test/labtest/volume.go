@@ -30,10 +30,11 @@ const (
 const numbers = 200
 
 // VolumeSpec says what a test wants. The zero value is 64 MiB with a cache of 32 MiB on the first
-// two hosts.
+// two hosts, with the cache engine of [Engine].
 type VolumeSpec struct {
 	SizeBytes, CacheBytes int64
 	Hosts                 []*Host // two
+	Engine                escache.Engine
 }
 
 // Volume is an RBD image and what the hosts are told about it.
@@ -44,6 +45,7 @@ type Volume struct {
 	SizeBytes, CacheBytes int64
 	Hosts                 []*Host
 	Port, Minor           int
+	Engine                escache.Engine
 	// Secret is that of the link. Replace makes another one, as the controller does.
 	Secret escache.Secret
 
@@ -61,7 +63,7 @@ func (l *Lab) NewVolume(t T, spec VolumeSpec) *Volume {
 	n := l.nextVolume()
 	v := &Volume{
 		VolumeRef: escache.VolumeRef{Pool: l.Pools[0], Image: fmt.Sprintf("e2e-%d-%d", l.started%100_000, n)},
-		SizeBytes: spec.SizeBytes, CacheBytes: spec.CacheBytes, Hosts: spec.Hosts,
+		SizeBytes: spec.SizeBytes, CacheBytes: spec.CacheBytes, Hosts: spec.Hosts, Engine: cmp.Or(spec.Engine, Engine()),
 		// Numbers are used again only after a round, so that one that was not given back is found.
 		Port: 7800 + n%numbers, Minor: 100 + n%numbers, Secret: NewSecret(), lab: l,
 	}
@@ -90,7 +92,9 @@ func NewSecret() escache.Secret {
 }
 
 // VolumeOf returns a volume that somebody else has made, to look at its image.
-func (l *Lab) VolumeOf(ref escache.VolumeRef) *Volume { return &Volume{VolumeRef: ref, lab: l} }
+func (l *Lab) VolumeOf(ref escache.VolumeRef) *Volume {
+	return &Volume{VolumeRef: ref, Engine: Engine(), lab: l}
+}
 
 // Engine is the cache engine of the volumes that tests make: that of the environment's ENGINE, or the one
 // that a request means which names none.
@@ -103,7 +107,7 @@ func ClassEngine() string { return string(cmp.Or(Engine(), escache.EngineWriteca
 func (v *Volume) Request() escache.ReplicaRequest {
 	r := escache.ReplicaRequest{
 		VolumeRef: v.VolumeRef, ImageID: v.ImageID, SizeBytes: v.SizeBytes, CacheBytes: v.CacheBytes, Port: v.Port, Minor: v.Minor,
-		Secret: v.Secret, Engine: Engine(),
+		Secret: v.Secret, Engine: v.Engine,
 	}
 	for _, h := range v.Hosts {
 		r.Nodes = append(r.Nodes, escache.ReplicaNode{Name: h.Name, Address: h.Address})
@@ -213,7 +217,7 @@ func (v *Volume) NextEpoch(t T, h *Host) int64 {
 
 // ConnectRequest is for tests that connect by themselves.
 func (v *Volume) ConnectRequest(epoch int64) escache.ConnectRequest {
-	return escache.ConnectRequest{VolumeRef: v.VolumeRef, ImageID: v.ImageID, Epoch: epoch, Engine: Engine()}
+	return escache.ConnectRequest{VolumeRef: v.VolumeRef, ImageID: v.ImageID, Epoch: epoch, Engine: v.Engine}
 }
 
 // Connect takes the volume over to a host, with a new epoch, and makes the device there.

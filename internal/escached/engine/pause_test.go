@@ -124,3 +124,78 @@ func TestThePauseBeginsWhenTheVolumeIsWrittenBack(t *testing.T) {
 		t.Errorf("asked at %s for a second: %+v, %v", asked, held, err)
 	}
 }
+
+// dyingCache is an engine during whose work escached is killed.
+type dyingCache struct {
+	cache.Engine
+
+	at string
+}
+
+func (d dyingCache) WriteBack(ctx context.Context, name string) error {
+	if d.at == "before the record" {
+		panic(killed{d.at})
+	}
+	return d.Engine.WriteBack(ctx, name)
+}
+
+func (d dyingCache) Hold(ctx context.Context, name string, pause bool) error {
+	if d.at == "on record" {
+		panic(killed{d.at})
+	}
+	if err := d.Engine.Hold(ctx, name, pause); err != nil {
+		return err
+	}
+	panic(killed{d.at})
+}
+
+// TestAPauseEndsInTimeWhereverEscachedIsKilled: no I/O rests for ever. A pause that was complete goes on after the restart,
+// and one that is asked for again is had.
+func TestAPauseEndsInTimeWhereverEscachedIsKilled(t *testing.T) {
+	const longest = time.Minute
+	request := escache.HoldRequest{VolumeRef: ref, MaxSeconds: int(longest / time.Second), Pause: true}
+	for at, rests := range map[string]bool{"before the record": false, "on record": false, "suspended": true} {
+		for what, meanwhile := range map[string]func(*Engine) error{
+			"left alone":  func(*Engine) error { return nil },
+			"asked again": func(e *Engine) error { _, err := e.Hold(t.Context(), request); return err },
+		} {
+			w, e := pausable(t)
+			e.Caches[escache.EngineLog] = dyingCache{w.log, at}
+			if died, err := dieAt(func() error { _, err := e.Hold(t.Context(), request); return err }); !died {
+				t.Fatalf("%s: it was not killed: %v", at, err)
+			}
+			for restart := range 2 { // and killed again
+				e = w.restarted()
+				e.Caches[escache.EngineLog] = w.log
+				if restart == 1 {
+					if err := meanwhile(e); err != nil {
+						t.Errorf("%s, %s: %v", at, what, err)
+					}
+				}
+				want := rests || restart == 1 && what == "asked again"
+				e.releaseAllOverdue(t.Context()) // its time is not up
+				if s, held := w.stateOfLog(), statusOf(e, t).HeldUntil; s.Held != want || s.GoesOn || (held != nil) != want {
+					t.Errorf("%s, %s, restart %d: it is %+v, told as held until %v", at, what, restart, s, held)
+				}
+			}
+			boot := e.Uptime()
+			e.Uptime = func() time.Duration { return boot + longest + time.Second }
+			e.releaseAllOverdue(t.Context())
+			if s := w.stateOfLog(); s.Held || len(e.Holds.List()) > 0 {
+				t.Errorf("%s, %s: after its time it is %+v, and on record is %+v", at, what, s, e.Holds.List())
+			}
+			if err := e.Release(t.Context(), escache.ReleaseRequest{VolumeRef: ref}); err != nil {
+				t.Errorf("%s, %s: a release that comes late: %v", at, what, err)
+			}
+		}
+	}
+}
+
+// stateOfLog is the state of the volume's device.
+func (w *world) stateOfLog() cache.State {
+	states, err := w.log.States(w.t.Context(), volume.NameOf(ref))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return states[volume.NameOf(ref)]
+}

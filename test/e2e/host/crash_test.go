@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/test/labtest"
 )
 
@@ -18,6 +19,20 @@ import (
 // because the restarted service has done it already, waits for the next life. Another volume is
 // written to all the time.
 func killedAtEveryCrashPoint(t *testing.T, lab *labtest.Lab) {
+	killedAt(t, lab, labtest.Engine(), func(name string) bool { return name != paused && name != endPause })
+}
+
+// killedInAPause is the same for the pause that a group snapshot makes. A log has a point of its own in it: the device rests
+// already, and nothing but the record of the hold says that this ends.
+func killedInAPause(t *testing.T, lab *labtest.Lab) {
+	points := killedAt(t, lab, escache.EngineLog, func(name string) bool { return name == paused || name == endPause })
+	if !slices.Contains(points[paused], "hold/paused") {
+		t.Errorf("the pause passes only %q", points[paused])
+	}
+}
+
+// killedAt returns the points that each wanted verb passes.
+func killedAt(t *testing.T, lab *labtest.Lab, engine escache.Engine, wanted func(name string) bool) map[string][]string {
 	n1 := lab.Hosts[0]
 	bystander := lab.NewVolume(t, labtest.VolumeSpec{SizeBytes: 16 * mib, CacheBytes: 16 * mib})
 	bystander.Lay(t)
@@ -29,20 +44,25 @@ func killedAtEveryCrashPoint(t *testing.T, lab *labtest.Lab) {
 	}
 
 	n1.TraceCrashPoints(t)
-	left, points := map[string][]string{}, 0
-	live(t, lab, func(string) bool { return true }, func(s step) {
+	left, passes, points := map[string][]string{}, map[string][]string{}, 0
+	live(t, lab, engine, wanted, func(s step) {
 		must(t, s)
+		if !wanted(s.name) {
+			n1.CrashPoints(t) // they are not the next verb's
+			return
+		}
 		left[s.name] = verbPoints(n1.CrashPoints(t))
 		t.Logf("%s passes %s", s.name, strings.Join(left[s.name], " "))
 		if len(left[s.name]) == 0 {
 			t.Errorf("%s passes no crash point", s.name)
 		}
+		passes[s.name] = slices.Clone(left[s.name])
 		points += len(left[s.name])
 	})
 	lives, killed := 1, 0
 	for killed < points {
 		already := killed
-		live(t, lab, func(name string) bool { return len(left[name]) > 0 }, func(s step) {
+		live(t, lab, engine, func(name string) bool { return len(left[name]) > 0 }, func(s step) {
 			passed := killAndRepeat(t, n1, s, left[s.name])
 			killed += len(left[s.name]) - len(passed)
 			left[s.name] = passed
@@ -58,6 +78,7 @@ func killedAtEveryCrashPoint(t *testing.T, lab *labtest.Lab) {
 	t.Logf("the other volume took %d writes, the slowest %s", len(acks), acks.Slowest())
 	n1.Verify(t, device, acks)
 	bystander.Remove(t, n1)
+	return passes
 }
 
 // verbPoints leaves out what a starting escached passes.

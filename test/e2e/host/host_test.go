@@ -39,6 +39,7 @@ func TestHosts(t *testing.T) {
 		{"a cache for which there is no memory is not connected", nothingWithoutMemory},
 		{"restart of escached under load is not noticed", restartIsNotNoticed},
 		{"escached killed at every crash point of every verb", killedAtEveryCrashPoint},
+		{"escached killed at every crash point of a pause", killedInAPause},
 		{"cycles leave nothing behind", cyclesLeaveNothing},
 		{"polls start no process", pollsStartNothing},
 		{"escached is small and idle when nothing happens", smallAndIdle},

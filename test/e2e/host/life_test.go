@@ -24,6 +24,7 @@ const (
 	writethrough, writeback           = "mode writethrough", "mode writeback"
 	options                           = "options"
 	hold, release, resize             = "hold", "release", "resize"
+	paused, endPause                  = "hold with a pause", "release of the pause"
 )
 
 // belongs says which steps a connected volume's life has when others are wanted: a hold must be
@@ -34,6 +35,8 @@ func belongs(name string, wanted func(name string) bool) bool {
 		return true
 	case hold, release:
 		return wanted(hold) || wanted(release)
+	case paused, endPause:
+		return wanted(paused) || wanted(endPause)
 	case writethrough:
 		return wanted(writethrough) || wanted(writeback)
 	}
@@ -51,11 +54,11 @@ type life struct {
 	acks labtest.Acks
 }
 
-// live makes an image, takes it through the steps that are wanted and those that they need, and
+// live makes an image with this cache engine, takes it through the steps that are wanted and those that they need, and
 // looks whether Ceph has everything in the end.
-func live(t *testing.T, lab *labtest.Lab, wanted func(name string) bool, do func(step)) {
+func live(t *testing.T, lab *labtest.Lab, engine escache.Engine, wanted func(name string) bool, do func(step)) {
 	t.Helper()
-	v := lab.NewVolume(t, labtest.VolumeSpec{SizeBytes: 16 * mib, CacheBytes: 16 * mib})
+	v := lab.NewVolume(t, labtest.VolumeSpec{SizeBytes: 16 * mib, CacheBytes: 16 * mib, Engine: engine})
 	l := &life{t: t, v: v, n1: lab.Hosts[0]}
 	for _, s := range l.steps(wanted) {
 		do(s)
@@ -117,6 +120,14 @@ func (l *life) connectedSteps() []step {
 			return err
 		}, nothing},
 		{release, func(ctx context.Context) error { return n1.API.Release(ctx, escache.ReleaseRequest{VolumeRef: ref}) }, write(3)},
+		{paused, func(ctx context.Context) error {
+			held, err := n1.API.Hold(ctx, escache.HoldRequest{VolumeRef: ref, MaxSeconds: 60, Pause: true})
+			if err == nil && !held.Paused {
+				t.Errorf("I/O does not rest: %+v", *held)
+			}
+			return err
+		}, nothing},
+		{endPause, func(ctx context.Context) error { return n1.API.Release(ctx, escache.ReleaseRequest{VolumeRef: ref}) }, write(5)},
 		{resize, func(ctx context.Context) error {
 			v.Grow(t, v.SizeBytes+growth)
 			return n1.API.Resize(ctx, escache.ResizeRequest{VolumeRef: ref, SizeBytes: v.SizeBytes + growth})

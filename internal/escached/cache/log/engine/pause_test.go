@@ -63,6 +63,13 @@ func TestAPauseThatIsNotCompleteIsNone(t *testing.T) {
 			h.processes[volume].die()
 			must(t, e.Revive(t.Context(), volume))
 		},
+		"escached was killed when it had suspended the device": func(t *testing.T, h *host, e *Engine) {
+			p, err := e.plans.get(volume)
+			must(t, err)
+			p.Holding = true
+			must(t, e.plans.put(volume, p))
+			must(t, h.SuspendNoFreeze(t.Context(), volume, front(volume)))
+		},
 		"somebody has resumed the device": func(t *testing.T, h *host, e *Engine) {
 			must(t, e.Hold(t.Context(), volume, true))
 			must(t, h.Resume(t.Context(), volume, front(volume)))
