@@ -104,10 +104,11 @@ vulncheck: setup ## look for known vulnerabilities in the code that the programs
 	go tool -modfile=hack/tools/govulncheck/go.mod govulncheck $(if $(VULNDB),-db '$(VULNDB)') -tags '$(CEPH_TAGS)' ./cmd/...
 
 .PHONY: generate
-generate: ## generate deepcopy functions and CRDs from api/v1alpha1, the chart's README from its values, and the pictures from their text
+generate: ## generate deepcopy functions and CRDs from api/v1alpha1, the chart's README from its values, docs/commands.md, and the pictures from their text
 	go generate ./api/...
 	go tool -modfile=hack/tools/helm-docs/go.mod helm-docs --chart-search-root charts --sort-values-order file --log-level warning
 	go run ./test/picture
+	go run ./test/commands
 
 .PHONY: release
 release: ## make a release: VERSION=v0.1.0 [OUT=DIR] [RELEASE_KEY=FILE] (as root, some minutes; docs/release.md)

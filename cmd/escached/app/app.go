@@ -23,7 +23,7 @@ import (
 // Main runs the command line and ends the process.
 func Main(version string) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	err := root(version).ExecuteContext(ctx)
+	err := Command(version).ExecuteContext(ctx)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "escached:", err)
@@ -31,7 +31,8 @@ func Main(version string) {
 	}
 }
 
-func root(version string) *cobra.Command {
+// Command returns the command line.
+func Command(version string) *cobra.Command {
 	f := &flags{}
 	cmd := &cobra.Command{
 		Use:   "escached",
