@@ -31,13 +31,15 @@ type HostCertificateOptions struct {
 func (o *HostCertificateOptions) bind(f *pflag.FlagSet) {
 	f.StringVar(&o.Cert, "host-authority-cert", o.Cert,
 		"PEM file of the authority with which csi-node's requests for certificates of hosts are signed; empty: they are not")
-	f.StringVar(&o.Key, "host-authority-key", o.Key, "PEM file of its key")
-	f.StringVar(&o.Account, "host-account", o.Account, "NAMESPACE/NAME of csi-node's service account, the only one that may request them")
+	f.StringVar(&o.Key, "host-authority-key", o.Key, "PEM file of the key of --host-authority-cert")
+	f.StringVar(&o.Account, "host-account", o.Account,
+		"NAMESPACE/NAME of csi-node's service account, the only one that may ask for certificates of hosts")
 	f.StringVar(&o.Former.Name, "escached-former-name", o.Former.Name,
 		"for an upgrade: name of the certificate that served all hosts, which hosts may show that have none of their own yet")
-	f.StringVar(&o.Former.CA, "escached-former-ca", o.Former.CA, "PEM file of the authority that signed that one")
-	f.StringVar(&o.until, "escached-former-until", o.until, "when that name is no longer accepted, as 2006-01-02T15:04:05Z")
-	f.DurationVar(&o.Life, "host-certificate-life", o.Life, "how long such a certificate is valid; it is renewed when a third is left")
+	f.StringVar(&o.Former.CA, "escached-former-ca", o.Former.CA,
+		"PEM file of the authority that signed the certificate with --escached-former-name")
+	f.StringVar(&o.until, "escached-former-until", o.until, "when hosts may no longer show that certificate, as 2006-01-02T15:04:05Z")
+	f.DurationVar(&o.Life, "host-certificate-life", o.Life, "how long the certificate of a host is valid; it is renewed when a third is left")
 }
 
 func (o *HostCertificateOptions) enabled() bool {

@@ -132,8 +132,8 @@ func (o *Options) bindServe(f *pflag.FlagSet) {
 	f.IntVar(&o.EscachedPort, "escached-port", o.EscachedPort, "port of the escached on every node's InternalIP")
 	f.StringVar(&o.EscachedTLS.CA, "escached-ca", o.EscachedTLS.CA,
 		"PEM file of the certificate authority that signed the escacheds' certificates")
-	f.StringVar(&o.EscachedTLS.Cert, "escached-cert", o.EscachedTLS.Cert, "PEM file of this client's certificate")
-	f.StringVar(&o.EscachedTLS.Key, "escached-key", o.EscachedTLS.Key, "PEM file of its key")
+	f.StringVar(&o.EscachedTLS.Cert, "escached-cert", o.EscachedTLS.Cert, "PEM file of csi-controller's own certificate")
+	f.StringVar(&o.EscachedTLS.Key, "escached-key", o.EscachedTLS.Key, "PEM file of the key of --escached-cert")
 	f.StringVar(&o.EscachedTLS.ServerName, "escached-server-name", o.EscachedTLS.ServerName,
 		"DNS name in an escached's certificate; {node} stands for its node's name, and without it all hosts have the same name; "+
 			"empty: the node's InternalIP")
@@ -147,7 +147,7 @@ func (o *Options) bindServe(f *pflag.FlagSet) {
 	f.StringVar(&o.Page.Address, "page-address", o.Page.Address, "IP:PORT of the read-only web page; empty: none")
 	f.StringVar(&o.Page.Cert, "page-cert", o.Page.Cert,
 		"PEM file of the page's certificate; without one, the page is served on loopback only")
-	f.StringVar(&o.Page.Key, "page-key", o.Page.Key, "PEM file of its key")
+	f.StringVar(&o.Page.Key, "page-key", o.Page.Key, "PEM file of the key of --page-cert")
 	f.StringVar(&o.Page.Grafana, "page-grafana", o.Page.Grafana,
 		"address of the chart's dashboard in Grafana, for links on the page; empty: none")
 	f.StringVar(&o.Page.Docs, "page-docs", o.Page.Docs, "address below which the pages of docs/ are, for links on the page; empty: none")

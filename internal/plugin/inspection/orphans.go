@@ -20,8 +20,8 @@ func Orphans(c *console.Console) *cobra.Command {
 			"deleted. It changes nothing. kubectl escache release gives a CacheVolume up and leaves its image. A ReadOnlyVolume has no\n" +
 			"data of its own: csi-controller orphans --remove-volume, in csi-controller's pod, removes it.\n" +
 			"Deleted volumes whose images stay for their snapshots are listed, too.\n" +
-			"To list images that no CacheVolume names takes Ceph's keys: csi-controller orphans, in its pod, does that, and\n" +
-			"removes the orphans that you name.",
+			"Images that no CacheVolume names are not listed: that needs Ceph's keys. csi-controller orphans, in csi-controller's pod,\n" +
+			"lists them, and removes those that you name.",
 		Args: console.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			api, err := c.Connect()

@@ -42,12 +42,12 @@ func Repair(c *console.Console) *cobra.Command {
 	var chosen selection
 	var dryRun bool
 	command := &cobra.Command{
-		Use:   "repair [VOLUME]",
+		Use:   "repair VOLUME|--host HOST|--group GROUP",
 		Short: "Have lost second copies replaced now",
 		Long: "Have the lost second copies of attached volumes replaced now, and dirty volumes with one copy that no node has\n" +
-			"written back. csi-controller does this by itself after controller.recovery.repairAfter; here nobody waits for that\n" +
-			"time, and it works also where that is 0s (off) or paused because many hosts do not answer. What csi-controller is asked\n" +
-			"is the annotation " + v1alpha1.AnnotationRepair + " of the CacheVolume. You need the right to patch CacheVolumes.\n" +
+			"written back. csi-controller does this by itself after controller.recovery.repairAfter. This command does not wait for\n" +
+			"that time. It also works where repairs are off (0s), or paused because many hosts do not answer.\n\n" +
+			"It sets the annotation " + v1alpha1.AnnotationRepair + " of the CacheVolumes, so you need the right to patch them.\n" +
 			"csi-controller removes the annotation when nothing is left to do.",
 		Example: "  kubectl escache repair pvc-0a1b --dry-run\n  kubectl escache repair --host=n2\n  kubectl escache repair --group=rack1",
 		Args: func(_ *cobra.Command, args []string) error {
