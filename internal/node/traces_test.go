@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -43,10 +42,7 @@ func (c overSocket) DevConnect(ctx context.Context, r escache.ConnectRequest) (*
 
 func listenUnix(t *testing.T) net.Listener {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "") // a socket's path must be short
-	check(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", filepath.Join(dir, "s"))
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", filepath.Join(t.TempDir(), "s"))
 	check(t, err)
 	return l
 }

@@ -11,57 +11,69 @@ import (
 // is made of two parts is returned for each value that the second part can have.
 func OfEvents(t *testing.T, checkout string) map[string]string {
 	t.Helper()
-	found, constants, prefixes := map[string]string{}, map[string]string{}, map[string]string{}
-	var named []string // constants that are reasons of Events
+	f := finder{found: map[string]string{}, constants: map[string]string{}, prefixes: map[string]string{}}
 	visit(t, checkout, func(path string, file *ast.File) {
 		ast.Inspect(file, func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.ValueSpec:
-				for i, value := range n.Values {
-					if word, ok := reason(value); ok {
-						constants[n.Names[i].Name] = word
-					}
-				}
-			case *ast.CallExpr:
-				eventf(n, func(e ast.Expr) {
-					switch e := e.(type) {
-					case *ast.BasicLit:
-						if word, ok := reason(e); ok {
-							found[word] = path
-						}
-					case *ast.SelectorExpr:
-						named = append(named, e.Sel.Name)
-					case *ast.BinaryExpr:
-						if word, ok := reason(e.X); ok && e.Op == token.ADD {
-							prefixes[word] = path
-						}
-					}
-				})
-			case *ast.CompositeLit:
-				if kind, ok := n.Type.(*ast.SelectorExpr); ok && kind.Sel.Name == "Event" {
-					for _, field := range n.Elts {
-						if pair, ok := field.(*ast.KeyValueExpr); ok && called(pair.Key) {
-							if word, ok := reason(pair.Value); ok {
-								found[word] = path
-							}
-						}
-					}
-				}
-			}
+			f.look(path, n)
 			return true
 		})
 	})
-	for _, name := range named {
-		if word := constants[name]; word != "" {
-			found[word] = "api/v1alpha1"
+	for _, name := range f.named {
+		if word := f.constants[name]; word != "" {
+			f.found[word] = "api/v1alpha1"
 		}
 	}
-	for prefix, path := range prefixes {
-		for _, action := range actions(t, checkout, constants) {
-			found[prefix+action] = path
+	for prefix, path := range f.prefixes {
+		for _, action := range actions(t, checkout, f.constants) {
+			f.found[prefix+action] = path
 		}
 	}
-	return found
+	return f.found
+}
+
+type finder struct {
+	found     map[string]string // reasons, and where each is
+	constants map[string]string
+	named     []string          // constants that are reasons
+	prefixes  map[string]string // first parts of reasons, and where each is
+}
+
+func (f *finder) look(path string, n ast.Node) {
+	switch n := n.(type) {
+	case *ast.ValueSpec:
+		for i, value := range n.Values {
+			if word, ok := reason(value); ok {
+				f.constants[n.Names[i].Name] = word
+			}
+		}
+	case *ast.CallExpr:
+		eventf(n, func(e ast.Expr) { f.take(path, e) })
+	case *ast.CompositeLit:
+		if kind, ok := n.Type.(*ast.SelectorExpr); !ok || kind.Sel.Name != "Event" {
+			return
+		}
+		for _, field := range n.Elts {
+			if pair, ok := field.(*ast.KeyValueExpr); ok && called(pair.Key) {
+				f.take(path, pair.Value)
+			}
+		}
+	}
+}
+
+// take notes what an expression says of an Event's reason. A variable says nothing: it has the reason of a condition.
+func (f *finder) take(path string, e ast.Expr) {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		if word, ok := reason(e); ok {
+			f.found[word] = path
+		}
+	case *ast.SelectorExpr:
+		f.named = append(f.named, e.Sel.Name)
+	case *ast.BinaryExpr:
+		if word, ok := reason(e.X); ok && e.Op == token.ADD {
+			f.prefixes[word] = path
+		}
+	}
 }
 
 // eventf takes the reason of a call of Eventf of client-go's events: object, related, type, reason, action, note.

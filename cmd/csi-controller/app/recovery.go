@@ -75,7 +75,8 @@ const (
 func (o *RecoveryOptions) bind(f *pflag.FlagSet) {
 	f.BoolVar(&o.TaintDeadNodes, "taint-dead-nodes", o.TaintDeadNodes,
 		"taint a node node.kubernetes.io/out-of-service when Kubernetes, this controller and its replication peers all say that it is dead")
-	f.DurationVar(&o.TaintAfter, "taint-after", o.TaintAfter, "how long a node must count as dead, without a break, before --taint-dead-nodes taints it")
+	f.DurationVar(&o.TaintAfter, "taint-after", o.TaintAfter,
+		"how long a node must count as dead, without a break, before --taint-dead-nodes taints it")
 	f.DurationVar(&o.RepairAfter, "repair-after", o.RepairAfter,
 		"how long a host is gone before its replicas of attached volumes are replaced. Dirty volumes that no node has are written back "+
 			"then. What is proven lost counts at once; 0: only what kubectl escache repair asks for")

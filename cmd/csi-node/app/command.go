@@ -133,8 +133,8 @@ func root(version string) *cobra.Command {
 		"NAMESPACE/NAME of the DaemonSet that runs csi-node; after its deletion the kubelet forgets the driver (default: never)")
 	f.StringVar(&o.CertificateFile, "certificate-file", "",
 		"PEM file for key and certificate of this host's escached; csi-node asks csi-controller for it and renews it (default: not)")
-	f.StringVar(&o.CertificateName, "certificate-name", "", "DNS name in --certificate-file, the same as csi-controller's --escached-server-name, "+
-		"with {node} for this node's name")
+	f.StringVar(&o.CertificateName, "certificate-name", "",
+		"DNS name in --certificate-file, the same as csi-controller's --escached-server-name, with {node} for this node's name")
 	f.StringVar(&o.CertificateAuthority, "certificate-authority", "",
 		"PEM file of the authority that signs --certificate-file; a certificate of another authority is replaced (default: any is kept)")
 	f.StringVar(&level, "log-level", "info", "debug, info, warn or error")

@@ -215,8 +215,8 @@ func (g *Group) Create(ctx context.Context, name string, size int64, tags map[st
 
 // WithoutMissing tells how to take missing disks out of a volume group.
 func WithoutMissing(group string) string {
-	return fmt.Sprintf("if it does not come back, run vgreduce --removemissing --force %s, which gives up the replicas on it: docs/sizing.md",
-		group)
+	return fmt.Sprintf("if it does not come back, run vgreduce --removemissing --force %s, which removes the replicas on it "+
+		"(docs/sizing.md)", group)
 }
 
 // Remove deletes a volume, and reports whether there was one. It succeeds if there is none.
