@@ -39,8 +39,8 @@ const introduction = `# Commands
 
 ## kubectl escache
 
-` + "`kubectl escache` also takes the usual flags of kubectl, such as `--context` and `--namespace`. The exit codes are: 0 done, 1 failed or" + `
-` + "refused, 2 wrong command line, 3 not finished within `--timeout`, 4 not confirmed." + `
+` + "`kubectl escache` also takes the usual flags of kubectl, such as `--context` and `--namespace`. The exit codes are: 0 done," + `
+` + "1 failed or refused, 2 wrong command line, 3 not finished within `--timeout`, 4 not confirmed." + `
 `
 
 // leftOut are commands that cobra adds.

@@ -39,7 +39,8 @@ func (o *HostCertificateOptions) bind(f *pflag.FlagSet) {
 	f.StringVar(&o.Former.CA, "escached-former-ca", o.Former.CA,
 		"PEM file of the authority that signed the certificate with --escached-former-name")
 	f.StringVar(&o.until, "escached-former-until", o.until, "when hosts may no longer show that certificate, as 2006-01-02T15:04:05Z")
-	f.DurationVar(&o.Life, "host-certificate-life", o.Life, "how long the certificate of a host is valid; it is renewed when a third is left")
+	f.DurationVar(&o.Life, "host-certificate-life", o.Life,
+		"how long the certificate of a host is valid; it is renewed when a third is left")
 }
 
 func (o *HostCertificateOptions) enabled() bool {

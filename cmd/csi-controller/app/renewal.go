@@ -34,7 +34,8 @@ func (o *RenewalOptions) bind(f *pflag.FlagSet) {
 			"their life is left; empty: they are not")
 	f.StringVar(&o.ClientName, "client-name", o.ClientName, "name in csi-controller's own certificate")
 	f.DurationVar(&o.Life, "client-certificate-life", o.Life, "how long csi-controller's own certificate is valid when it is renewed")
-	f.DurationVar(&o.AuthorityLife, "authority-life", o.AuthorityLife, "how long the certificate of an authority is valid when it is renewed")
+	f.DurationVar(&o.AuthorityLife, "authority-life", o.AuthorityLife,
+		"how long the certificate of an authority is valid when it is renewed")
 }
 
 // validate checks the flags. pattern is that of the names in hosts' certificates.
