@@ -45,17 +45,17 @@ func (m *memory) measure(s *v1alpha1.CacheFlushStatus, now time.Time) {
 }
 
 // judge derives the state of the CacheFlush from its volumes, and gives up volumes whose time is
-// over.
+// over. Those of a Trim are given up before.
 func (r *Reconciler) judge(f *v1alpha1.CacheFlush) {
 	s := &f.Status
 	now := metav1.NewTime(r.Now())
-	timeUp := f.Spec.Mode == v1alpha1.FlushModeFlush && now.Sub(s.StartTime.Time) >= time.Duration(f.Spec.TimeoutSeconds)*time.Second
+	timeUp := f.Spec.Mode == v1alpha1.FlushModeFlush && r.timeUp(f)
 	var clean, failed, open int
 	var words []string
 	for i := range s.Volumes {
 		v := &s.Volumes[i]
 		if timeUp && !ended(v.Phase) {
-			giveUp(v, f.Spec.TimeoutSeconds)
+			giveUp(v, f.Spec)
 		}
 		switch v.Phase { //nolint:exhaustive // the rest are open
 		case v1alpha1.FlushFailed:
@@ -70,7 +70,11 @@ func (r *Reconciler) judge(f *v1alpha1.CacheFlush) {
 		}
 	}
 	drains := f.Spec.Mode == v1alpha1.FlushModeDrain
+	trims := f.Spec.Mode == v1alpha1.FlushModeTrim
 	count := fmt.Sprintf("%d of %d volumes are clean", clean, len(s.Volumes))
+	if trims {
+		count = fmt.Sprintf("%d of %d volumes are trimmed", clean, len(s.Volumes))
+	}
 	switch {
 	case open > 0:
 		s.Phase, s.CompletionTime = v1alpha1.FlushRunning, nil
@@ -85,6 +89,9 @@ func (r *Reconciler) judge(f *v1alpha1.CacheFlush) {
 	case drains:
 		s.Phase = v1alpha1.FlushDrained
 		r.condition(f, metav1.ConditionTrue, "Drained", text(append([]string{count + ", and those attached write through"}, words...)))
+	case trims:
+		s.Phase, s.CompletionTime = v1alpha1.FlushComplete, &now
+		r.condition(f, metav1.ConditionTrue, "Trimmed", count)
 	default:
 		s.Phase, s.CompletionTime = v1alpha1.FlushComplete, &now
 		r.condition(f, metav1.ConditionTrue, "Clean", count)
@@ -95,10 +102,20 @@ func (r *Reconciler) judge(f *v1alpha1.CacheFlush) {
 	}
 }
 
-func giveUp(v *v1alpha1.FlushedVolume, seconds int32) {
+// timeUp reports whether a CacheFlush has tried for long enough.
+func (r *Reconciler) timeUp(f *v1alpha1.CacheFlush) bool {
+	return r.Now().Sub(f.Status.StartTime.Time) >= time.Duration(f.Spec.TimeoutSeconds)*time.Second
+}
+
+func giveUp(v *v1alpha1.FlushedVolume, spec v1alpha1.CacheFlushSpec) {
+	seconds := spec.TimeoutSeconds
 	v.Phase = v1alpha1.FlushFailed
-	if v.Message != "" {
+	switch {
+	case v.Message != "":
 		v.Message = fmt.Sprintf("given up after %d s: %s", seconds, v.Message)
+		return
+	case spec.Mode == v1alpha1.FlushModeTrim:
+		v.Message = fmt.Sprintf("given up after %d s with %s not looked through; a longer timeout helps", seconds, v1alpha1.HumanBytes(v.LeftBytes))
 		return
 	}
 	v.Message = fmt.Sprintf("given up after %d s with %s dirty: pods write as fast as Ceph takes it, or Ceph takes nothing; "+
@@ -159,7 +176,11 @@ func (r *Reconciler) emitEvents(before, f *v1alpha1.CacheFlush) {
 	}
 	for _, v := range f.Status.Volumes {
 		if v.Phase == v1alpha1.FlushFailed && phases[v.Name] != v.Phase {
-			r.Events.Eventf(f, nil, corev1.EventTypeWarning, "VolumeNotFlushed", "Flush", "volume %s: %s", v.Name, v.Message)
+			reason, action := "VolumeNotFlushed", "Flush"
+			if f.Spec.Mode == v1alpha1.FlushModeTrim {
+				reason, action = "VolumeNotTrimmed", "Trim"
+			}
+			r.Events.Eventf(f, nil, corev1.EventTypeWarning, reason, action, "volume %s: %s", v.Name, v.Message)
 		}
 	}
 	if before.Status.Phase == f.Status.Phase {

@@ -176,6 +176,9 @@ func (s *Steps) finishFlush(ctx context.Context, v *v1alpha1.CacheVolume, longes
 
 // flush connects the volume on a node, writes back its cache and stops the device.
 func (s *Steps) flush(ctx context.Context, v *v1alpha1.CacheVolume, node string, longest time.Duration) error {
+	if v.Status.TrimAttached() {
+		return s.stopTrimmed(ctx, v) // Ceph has everything
+	}
 	if _, err := s.abandon(ctx, v, node); err != nil {
 		return err
 	}
