@@ -219,9 +219,14 @@ func (s *Steps) trimOn(
 	ctx context.Context, v *v1alpha1.CacheVolume, node string, filesystem Filesystem, start int64, longest time.Duration,
 ) (Trimmed, error) {
 	answer, err := s.Hosts.Trim(ctx, cachevolume.On(v, node), filesystem, start, longest)
-	if problem, is := errors.AsType[*escache.Problem](err); is && problem.Code == escache.CodeUnknownPath {
-		return Trimmed{Node: node, Next: start}, fmt.Errorf("escached on node %s is older than csi-controller and cannot trim: upgrade it: %w",
-			node, ErrRefused)
+	if problem, is := errors.AsType[*escache.Problem](err); is {
+		switch problem.Code { //nolint:exhaustive // the rest says what it is
+		case escache.CodeUnknownPath:
+			return Trimmed{Node: node, Next: start}, fmt.Errorf("escached on node %s is older than csi-controller and cannot trim: upgrade it: %w",
+				node, ErrRefused)
+		case escache.CodeInvalidRequest:
+			return Trimmed{Node: node, Next: start}, fmt.Errorf("trim volume %s on node %s: %w: %w", v.Name, node, err, ErrRefused)
+		}
 	}
 	if err != nil {
 		return Trimmed{Node: node, Next: start}, fmt.Errorf("trim volume %s on node %s: %w", v.Name, node, err)
