@@ -80,6 +80,9 @@ func (r *Reconciler) judge(f *v1alpha1.CacheFlush) {
 		s.Phase, s.CompletionTime = v1alpha1.FlushRunning, nil
 		r.condition(f, metav1.ConditionFalse, "InProgress", text(append([]string{count}, words...)))
 		return
+	case failed > 0 && trims:
+		s.Phase, s.CompletionTime = v1alpha1.FlushFailed, &now
+		r.condition(f, metav1.ConditionFalse, "NotTrimmed", text(append([]string{count}, words...)))
 	case failed > 0 && !drains:
 		s.Phase, s.CompletionTime = v1alpha1.FlushFailed, &now
 		r.condition(f, metav1.ConditionFalse, "VolumesFailed", text(append([]string{count}, words...)))

@@ -29,8 +29,10 @@ func connectedForTrim(t *testing.T, uncached bool) (w *world, e *Engine, device 
 		}
 		return w, e, "/dev/rbd7", 3
 	}
-	laid(t, e)
-	if _, err := e.DevConnect(t.Context(), connectOf(3)); err != nil {
+	if err := e.PutReplica(t.Context(), putReq); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.DevConnect(t.Context(), escache.ConnectRequest{VolumeRef: ref, ImageID: "10ab", Epoch: 3}); err != nil {
 		t.Fatal(err)
 	}
 	dev, ok, err := e.Device(t.Context(), volume.NameOf(ref))
