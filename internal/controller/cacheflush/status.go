@@ -179,11 +179,11 @@ func (r *Reconciler) emitEvents(before, f *v1alpha1.CacheFlush) {
 	}
 	for _, v := range f.Status.Volumes {
 		if v.Phase == v1alpha1.FlushFailed && phases[v.Name] != v.Phase {
-			reason, action := "VolumeNotFlushed", "Flush"
 			if f.Spec.Mode == v1alpha1.FlushModeTrim {
-				reason, action = "VolumeNotTrimmed", "Trim"
+				r.Events.Eventf(f, nil, corev1.EventTypeWarning, "VolumeNotTrimmed", "Trim", "volume %s: %s", v.Name, v.Message)
+				continue
 			}
-			r.Events.Eventf(f, nil, corev1.EventTypeWarning, reason, action, "volume %s: %s", v.Name, v.Message)
+			r.Events.Eventf(f, nil, corev1.EventTypeWarning, "VolumeNotFlushed", "Flush", "volume %s: %s", v.Name, v.Message)
 		}
 	}
 	if before.Status.Phase == f.Status.Phase {
