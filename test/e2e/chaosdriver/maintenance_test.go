@@ -42,6 +42,7 @@ func copiesMove(s *scene) {
 		s.goesOn()
 	}
 	s.whole()
+	s.watch.twoCopies(false) // the holder is lost now, to read the other copy
 	s.finish()
 }
 
