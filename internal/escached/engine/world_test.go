@@ -35,8 +35,10 @@ type world struct {
 	halfWritten bool
 	minors      map[int]drbd.Status
 	maps        []krbd.Device
-	image       krbd.Device
-	mapErr      error
+	// forFilesystem means that the last map was made for a filesystem that uses it without a cache.
+	forFilesystem bool
+	image         krbd.Device
+	mapErr        error
 	// findErr is why the maps cannot be listed.
 	findErr error
 	// mapOpen means that something has the mapped image itself open.

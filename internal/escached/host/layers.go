@@ -67,6 +67,7 @@ type (
 	// Images maps RBD images.
 	Images interface {
 		Map(ctx context.Context, volume, pool, image string) (krbd.Device, error)
+		MapForFilesystem(ctx context.Context, volume, pool, image string) (krbd.Device, error)
 		MapReadOnly(ctx context.Context, volume, pool, image string) (krbd.Device, error)
 		Unmap(ctx context.Context, volume string, id int) error
 		Find(pool, image string) ([]krbd.Device, error)
