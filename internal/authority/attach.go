@@ -104,8 +104,8 @@ func confirmedOutside(
 	case own.status.HostID == "":
 		return Attachment{}, fmt.Errorf("volume %s: escached on node %s does not say which machine it is: %w", v.Name, node, ErrUnreachable)
 	case !own.status.Uncached && (own.status.State != escache.StateAbsent || HasDevice(own.status)):
-		return Attachment{}, fmt.Errorf("volume %s: node %s is to have it without a cache, and has a replica of it or its device (%s), which "+
-			"has to go first: %w", v.Name, node, own.status.State, ErrRefused)
+		return Attachment{}, fmt.Errorf("volume %s: node %s is to have it without a cache, and has a replica of it or its "+
+			"device (%s), which has to go first: %w", v.Name, node, own.status.State, ErrRefused)
 	}
 	for _, other := range Current(v) {
 		r := reports[other]

@@ -17,9 +17,11 @@ func AttachToTrim(v *v1alpha1.CacheVolume, group []string, node string) (Attachm
 	s := &v.Status
 	switch {
 	case s.AttachedNode != "":
-		return Attachment{}, fmt.Errorf("volume %s is attached to node %s and has to be detached first: %w", v.Name, s.AttachedNode, ErrAttached)
+		return Attachment{}, fmt.Errorf("volume %s is attached to node %s and has to be detached first: %w",
+			v.Name, s.AttachedNode, ErrAttached)
 	case !InCeph(v):
-		return Attachment{}, fmt.Errorf("volume %s may have dirty data in its cache, which has to be written back first: %w", v.Name, ErrRefused)
+		return Attachment{}, fmt.Errorf("volume %s may have dirty data in its cache, which has to be written back first: %w",
+			v.Name, ErrRefused)
 	case !slices.Contains(group, node):
 		return Attachment{}, fmt.Errorf("volume %s: node %s is %w", v.Name, node, ErrForeignNode)
 	case v.Spec.HasReplica(node):

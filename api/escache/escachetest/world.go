@@ -71,9 +71,9 @@ type Host struct {
 	mapping     map[escache.VolumeRef]int64  // epochs of the images that are being mapped without a cache
 	onMap       func()                       // see OnMap
 	// onTrim is nil before OnTrim was called.
-	onTrim func(escache.TrimRequest) (escache.TrimResponse, error)
-	recovering  bool                         // it has just started; see Restart
-	leaked      int64
+	onTrim     func(escache.TrimRequest) (escache.TrimResponse, error)
+	recovering bool // it has just started; see Restart
+	leaked     int64
 }
 
 type replica struct {

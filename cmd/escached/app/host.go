@@ -54,8 +54,8 @@ func newEngine(cfg escached.Config, version, configPath string, log *slog.Logger
 	}
 	return engine.New(host.New(cfg, uname, handlers, host.Layers{
 		Store: l.store, Replicator: l.control, Resources: l.resources, States: l.states, Records: records, Images: l.images,
-		Caches: cache.Engines{escache.EngineWritecache: l.standard, escache.EngineLog: l.log}, Kernel: l.kernel, Trimmer: trim.NewClient(l.run),
-		Memory: memory.Proc{Path: "/proc"}, KillUsers: deviceusers.Kill, Stuck: l.run.Stuck,
+		Caches: cache.Engines{escache.EngineWritecache: l.standard, escache.EngineLog: l.log}, Kernel: l.kernel,
+		Trimmer: trim.NewClient(l.run), Memory: memory.Proc{Path: "/proc"}, KillUsers: deviceusers.Kill, Stuck: l.run.Stuck,
 	}), version, log), nil
 }
 

@@ -49,26 +49,14 @@ func (m *memory) measure(s *v1alpha1.CacheFlushStatus, now time.Time) {
 func (r *Reconciler) judge(f *v1alpha1.CacheFlush) {
 	s := &f.Status
 	now := metav1.NewTime(r.Now())
-	timeUp := f.Spec.Mode == v1alpha1.FlushModeFlush && r.timeUp(f)
-	var clean, failed, open int
-	var words []string
-	for i := range s.Volumes {
-		v := &s.Volumes[i]
-		if timeUp && !ended(v.Phase) {
-			giveUp(v, f.Spec)
-		}
-		switch v.Phase { //nolint:exhaustive // the rest are open
-		case v1alpha1.FlushFailed:
-			failed++
-		case v1alpha1.FlushComplete, v1alpha1.FlushDrained:
-			clean++
-		default:
-			open++
-		}
-		if v.Message != "" && v.Phase != v1alpha1.FlushComplete {
-			words = append(words, v.Name+": "+v.Message)
+	if f.Spec.Mode == v1alpha1.FlushModeFlush && r.timeUp(f) {
+		for i := range s.Volumes {
+			if v := &s.Volumes[i]; !ended(v.Phase) {
+				giveUp(v, f.Spec)
+			}
 		}
 	}
+	clean, failed, open, words := tally(s.Volumes)
 	drains := f.Spec.Mode == v1alpha1.FlushModeDrain
 	trims := f.Spec.Mode == v1alpha1.FlushModeTrim
 	count := fmt.Sprintf("%d of %d volumes are clean", clean, len(s.Volumes))
@@ -105,6 +93,24 @@ func (r *Reconciler) judge(f *v1alpha1.CacheFlush) {
 	}
 }
 
+// tally counts volumes by how they ended, or that they did not, and collects what is to be said of them.
+func tally(volumes []v1alpha1.FlushedVolume) (clean, failed, open int, words []string) {
+	for _, v := range volumes {
+		switch v.Phase { //nolint:exhaustive // the rest are open
+		case v1alpha1.FlushFailed:
+			failed++
+		case v1alpha1.FlushComplete, v1alpha1.FlushDrained:
+			clean++
+		default:
+			open++
+		}
+		if v.Message != "" && v.Phase != v1alpha1.FlushComplete {
+			words = append(words, v.Name+": "+v.Message)
+		}
+	}
+	return clean, failed, open, words
+}
+
 // timeUp reports whether a CacheFlush has tried for long enough.
 func (r *Reconciler) timeUp(f *v1alpha1.CacheFlush) bool {
 	return r.Now().Sub(f.Status.StartTime.Time) >= time.Duration(f.Spec.TimeoutSeconds)*time.Second
@@ -118,7 +124,8 @@ func giveUp(v *v1alpha1.FlushedVolume, spec v1alpha1.CacheFlushSpec) {
 		v.Message = fmt.Sprintf("given up after %d s: %s", seconds, v.Message)
 		return
 	case spec.Mode == v1alpha1.FlushModeTrim:
-		v.Message = fmt.Sprintf("given up after %d s with %s not looked through; a longer timeout helps", seconds, v1alpha1.HumanBytes(v.LeftBytes))
+		v.Message = fmt.Sprintf("given up after %d s with %s not looked through; a longer timeout helps",
+			seconds, v1alpha1.HumanBytes(v.LeftBytes))
 		return
 	}
 	v.Message = fmt.Sprintf("given up after %d s with %s dirty: pods write as fast as Ceph takes it, or Ceph takes nothing; "+

@@ -33,7 +33,9 @@ func (r *Reconciler) begin(ctx context.Context, f *v1alpha1.CacheFlush) error {
 	if err != nil {
 		return err
 	}
-	f.Status = v1alpha1.CacheFlushStatus{Phase: v1alpha1.FlushRunning, StartTime: &now, Volumes: r.measure(ctx, volumes, f.Spec.Mode == v1alpha1.FlushModeTrim)}
+	f.Status = v1alpha1.CacheFlushStatus{
+		Phase: v1alpha1.FlushRunning, StartTime: &now, Volumes: r.measure(ctx, volumes, f.Spec.Mode == v1alpha1.FlushModeTrim),
+	}
 	r.condition(f, metav1.ConditionFalse, "InProgress", fmt.Sprintf("%d volumes", len(volumes)))
 	return nil
 }

@@ -98,8 +98,8 @@ func (s *Steps) trim(ctx context.Context, id string, start int64, longest time.D
 		}
 		return s.trimOutside(ctx, v, filesystem, start, longest)
 	case !v.Status.UncachedAttached() && v.Spec.Engine() != v1alpha1.CacheEngineLog:
-		return Trimmed{}, fmt.Errorf("volume %s is attached to node %s with the cache engine %s, whose device takes no discards. Stop its pods, "+
-			"and trim it when it is detached: %w", v.Name, v.Status.AttachedNode, v.Spec.Engine(), ErrRefused)
+		return Trimmed{}, fmt.Errorf("volume %s is attached to node %s with the cache engine %s, whose device takes no discards. "+
+			"Stop its pods, and trim it when it is detached: %w", v.Name, v.Status.AttachedNode, v.Spec.Engine(), ErrRefused)
 	}
 	return s.trimOn(ctx, v, v.Status.AttachedNode, filesystem, start, longest)
 }
@@ -112,11 +112,12 @@ func (s *Steps) filesystem(ctx context.Context, v *v1alpha1.CacheVolume) (Filesy
 			v.Name, v.Name, ErrRefused)
 	}
 	if mode := pv.Spec.VolumeMode; mode != nil && *mode == corev1.PersistentVolumeBlock {
-		return Filesystem{}, fmt.Errorf("volume %s has volumeMode Block: only its user knows what is free in it. With the cache engine log, run "+
-			"blkdiscard or fstrim in its pod: %w", v.Name, ErrRefused)
+		return Filesystem{}, fmt.Errorf("volume %s has volumeMode Block: only its user knows what is free in it. With the cache engine log, "+
+			"run blkdiscard or fstrim in its pod: %w", v.Name, ErrRefused)
 	}
 	if v.Status.ImageID == "" {
-		return Filesystem{}, fmt.Errorf("volume %s was never attached, so it has no filesystem and there is nothing to trim: %w", v.Name, ErrRefused)
+		return Filesystem{}, fmt.Errorf("volume %s was never attached, so it has no filesystem and there is nothing to trim: %w",
+			v.Name, ErrRefused)
 	}
 	filesystem := Filesystem{Type: pv.Spec.CSI.FSType, MountOptions: pv.Spec.MountOptions}
 	if filesystem.Type == "" {
@@ -179,8 +180,8 @@ func trimmer(
 	if len(reasons) == 0 {
 		reasons = append(reasons, "none of its other hosts is ready and not cordoned")
 	}
-	return "", authority.Attachment{}, fmt.Errorf("volume %s: no host of group %s can trim it; it must be one that has no replica of it, which "+
-		"are on %s: %s: %w", v.Name, v.Spec.Group, strings.Join(v.Spec.Replicas, " and "), strings.Join(reasons, "; "), ErrRefused)
+	return "", authority.Attachment{}, fmt.Errorf("volume %s: no host of group %s can trim it; it must be one that has no replica of it, "+
+		"which are on %s: %s: %w", v.Name, v.Spec.Group, strings.Join(v.Spec.Replicas, " and "), strings.Join(reasons, "; "), ErrRefused)
 }
 
 // trimOutside takes a bite on the host that has the volume to trim it, and takes the volume from it when that is done
@@ -222,8 +223,8 @@ func (s *Steps) trimOn(
 	if problem, is := errors.AsType[*escache.Problem](err); is {
 		switch problem.Code { //nolint:exhaustive // the rest says what it is
 		case escache.CodeUnknownPath:
-			return Trimmed{Node: node, Next: start}, fmt.Errorf("escached on node %s is older than csi-controller and cannot trim: upgrade it: %w",
-				node, ErrRefused)
+			return Trimmed{Node: node, Next: start}, fmt.Errorf(
+				"escached on node %s is older than csi-controller and cannot trim: upgrade it: %w", node, ErrRefused)
 		case escache.CodeInvalidRequest:
 			return Trimmed{Node: node, Next: start}, fmt.Errorf("trim volume %s on node %s: %w: %w", v.Name, node, err, ErrRefused)
 		}

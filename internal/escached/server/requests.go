@@ -252,7 +252,9 @@ func checkTrim(r escache.TrimRequest) error {
 		return invalid("startByte: %d is negative", r.StartByte)
 	case len(r.MountOptions) > most:
 		return invalid("mountOptions: %d given, at most %d are taken", len(r.MountOptions), most)
-	case slices.ContainsFunc(r.MountOptions, func(o string) bool { return o == "" || len([]rune(o)) > longest || strings.ContainsRune(o, 0) }):
+	case slices.ContainsFunc(r.MountOptions, func(o string) bool {
+		return o == "" || len([]rune(o)) > longest || strings.ContainsRune(o, 0)
+	}):
 		return invalid("mountOptions: each is 1 to %d characters", longest)
 	}
 	return nil

@@ -66,7 +66,8 @@ const fitrim = 0xc0185879 // _IOWR('X', 121, struct fstrim_range)
 // trim discards what is free in a part. The kernel ends it early only if this process is killed.
 func (m *mounted) trim(start, length int64) (int64, error) {
 	part := trimRange{start: uint64(start), length: uint64(length)}
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, m.root.Fd(), fitrim, uintptr(unsafe.Pointer(&part))) //nolint:gosec // an ioctl takes a pointer
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, m.root.Fd(), fitrim,
+		uintptr(unsafe.Pointer(&part))) //nolint:gosec // an ioctl takes a pointer
 	switch {
 	case errno == 0:
 		return int64(part.length), nil
@@ -126,8 +127,8 @@ func detached(r Request) (fd int, err error) {
 func filesystemOptions(options []string) []string {
 	others := []string{
 		"defaults", "rw", "dev", "nodev", "suid", "nosuid", "exec", "noexec", "atime", "noatime", "relatime", "norelatime", "strictatime",
-		"nostrictatime", "diratime", "nodiratime", "symfollow", "nosymfollow", "auto", "noauto", "user", "nouser", "users", "owner", "group",
-		"nofail", "_netdev", "loud", "async",
+		"nostrictatime", "diratime", "nodiratime", "symfollow", "nosymfollow", "auto", "noauto", "user", "nouser", "users", "owner",
+		"group", "nofail", "_netdev", "loud", "async",
 	}
 	var all []string
 	for _, word := range options {

@@ -38,10 +38,10 @@ func Command(c *console.Console) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "trim --volume NAME | --claim NAMESPACE/NAME | --all",
 		Short: "Give the free space of filesystems back to Ceph",
-		Long: "Have a volume's filesystem discard its free space, and wait for that. A volume that no node has is trimmed by a host of its\n" +
-			"group without a replica: it maps the image without the cache, mounts it where nobody sees it, and unmaps it. What is dirty is\n" +
-			"written back first. A pod that wants the volume meanwhile waits some seconds and gets it; then the trim has ended. The next\n" +
-			"attachment creates the cache again.\n\n" +
+		Long: "Have a volume's filesystem discard its free space, and wait for that. A volume that no node has is trimmed by a host of\n" +
+			"its group without a replica: it maps the image without the cache, mounts it where nobody sees it, and unmaps it. What is\n" +
+			"dirty is written back first. A pod that wants the volume meanwhile waits some seconds and gets it; then the trim has\n" +
+			"ended. The next attachment creates the cache again.\n\n" +
 			"With cacheEngine: log also a volume that is attached is trimmed, on its host. With writecache it has to be detached.",
 		Example: "  kubectl escache trim --claim shop/data-app-0\n  kubectl escache trim --all --dry-run",
 		Args:    console.NoArgs,
@@ -259,7 +259,8 @@ func result(v *v1alpha1.CacheVolume, f *v1alpha1.CacheFlush) (said string, done 
 			return "", true, fmt.Errorf("csi-controller has not trimmed volume %s (%s); if it is older than this command, upgrade it",
 				v.Name, cmp.Or(now.Message, "no reason given"))
 		}
-		return fmt.Sprintf("%s: %s of free space discarded, on node %s", title(v), v1alpha1.HumanBytes(*now.TrimmedBytes), now.Node), true, nil
+		said = fmt.Sprintf("%s: %s of free space discarded, on node %s", title(v), v1alpha1.HumanBytes(*now.TrimmedBytes), now.Node)
+		return said, true, nil
 	}
 	if f.Status.Phase == v1alpha1.FlushFailed {
 		return "", true, fmt.Errorf("volume %s is gone", v.Name)
