@@ -112,8 +112,8 @@ func (s *Steps) filesystem(ctx context.Context, v *v1alpha1.CacheVolume) (Filesy
 			v.Name, v.Name, ErrRefused)
 	}
 	if mode := pv.Spec.VolumeMode; mode != nil && *mode == corev1.PersistentVolumeBlock {
-		return Filesystem{}, fmt.Errorf("volume %s has volumeMode Block: only its user knows what is free in it. With the cache engine log, "+
-			"run blkdiscard or fstrim in its pod: %w", v.Name, ErrRefused)
+		return Filesystem{}, fmt.Errorf("volume %s has volumeMode Block: only its user knows what is free in it. With the cache engine "+
+			"log, run blkdiscard or fstrim in its pod: %w", v.Name, ErrRefused)
 	}
 	if v.Status.ImageID == "" {
 		return Filesystem{}, fmt.Errorf("volume %s was never attached, so it has no filesystem and there is nothing to trim: %w",

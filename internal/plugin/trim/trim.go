@@ -249,7 +249,8 @@ func one(ctx context.Context, api client.Client, v *v1alpha1.CacheVolume, timeou
 
 // result is what a CacheFlush says of its only volume; done is false while it goes on.
 func result(v *v1alpha1.CacheVolume, f *v1alpha1.CacheFlush) (said string, done bool, err error) {
-	for _, now := range f.Status.Volumes {
+	if len(f.Status.Volumes) > 0 {
+		now := f.Status.Volumes[0]
 		switch {
 		case f.Status.Phase == v1alpha1.FlushFailed:
 			return "", true, fmt.Errorf("volume %s was not trimmed to the end: %s%s", v.Name, now.Message, partly(now))
