@@ -55,15 +55,22 @@ func (s *Scanner) Drop(name string) {
 	delete(s.counted, name)
 }
 
-// get returns what was found on a disk. If DRBD has begun to count again since, as it does when a replica comes up or gets
-// its disk back, the same count means something else, and what was found is forgotten.
-func (s *Scanner) get(name string, st drbd.Status) (reading, bool) {
+// note remembers DRBD's count. If DRBD has begun to count again, as it does when a replica comes up or gets its disk
+// back, the same count means something else, and what was found on the disk is forgotten.
+func (s *Scanner) note(name string, st drbd.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if st.DiskWrittenKiB < s.counted[name] {
 		delete(s.found, name)
 	}
 	s.counted[name] = st.DiskWrittenKiB
+}
+
+// get returns what was found on a disk, if that is still about it.
+func (s *Scanner) get(name string, st drbd.Status) (reading, bool) {
+	s.note(name, st)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	r, ok := s.found[name]
 	return r, ok
 }
@@ -144,7 +151,7 @@ func (s *Scanner) ScanAll(ctx context.Context) {
 	}
 	for _, v := range volumes {
 		st := table.Devices[v.Minor]
-		s.get(v.Name(), st)
+		s.note(v.Name(), st) // also of one that is not scanned now
 		if st.Role != drbd.Secondary || st.PeerRole == drbd.Primary || s.Busy(v.Name()) {
 			continue
 		}
