@@ -93,31 +93,46 @@ func actions(t *testing.T, checkout string, constants map[string]string) []strin
 			return
 		}
 		ast.Inspect(file, func(n ast.Node) bool {
-			if spec, ok := n.(*ast.ValueSpec); ok {
-				if kind, ok := spec.Type.(*ast.Ident); ok && kind.Name == "Action" {
-					for _, value := range spec.Values {
-						word, ok := reason(value)
-						if named, is := value.(*ast.SelectorExpr); is {
-							word, ok = constants[named.Sel.Name], true
-						}
-						if ok {
-							all = append(all, word)
-						}
-					}
+			switch n := n.(type) {
+			case *ast.ValueSpec:
+				all = append(all, ofType("Action", n, constants)...)
+			case *ast.FuncDecl:
+				if n.Name.Name == "reasonOf" {
+					all = append(all, within(n)...)
 				}
-			}
-			if f, ok := n.(*ast.FuncDecl); ok && f.Name.Name == "reasonOf" {
-				ast.Inspect(f, func(n ast.Node) bool {
-					if e, ok := n.(ast.Expr); ok {
-						if word, ok := reason(e); ok {
-							all = append(all, word)
-						}
-					}
-					return true
-				})
 			}
 			return true
 		})
+	})
+	return all
+}
+
+// ofType returns the words of constants of a type, also of those that are other constants.
+func ofType(name string, spec *ast.ValueSpec, constants map[string]string) []string {
+	if kind, ok := spec.Type.(*ast.Ident); !ok || kind.Name != name {
+		return nil
+	}
+	var all []string
+	for _, value := range spec.Values {
+		if word, ok := reason(value); ok {
+			all = append(all, word)
+		} else if named, ok := value.(*ast.SelectorExpr); ok {
+			all = append(all, constants[named.Sel.Name])
+		}
+	}
+	return all
+}
+
+// within returns the reasons that a function names.
+func within(f *ast.FuncDecl) []string {
+	var all []string
+	ast.Inspect(f, func(n ast.Node) bool {
+		if e, ok := n.(ast.Expr); ok {
+			if word, ok := reason(e); ok {
+				all = append(all, word)
+			}
+		}
+		return true
 	})
 	return all
 }
