@@ -22,8 +22,8 @@ type block struct {
 var program = regexp.MustCompile(`^(\$ )?(sudo )?(` + strings.Join([]string{
 	"apt", "cat", "ceph", "cosign", "curl", "dmsetup", "drbdadm", "drbdsetup", "escached", "for", "fsck", "gpg", "grep", "helm", "install",
 	"ip", "kubectl", "losetup", "ls", "lvchange", "lvcreate", "lvremove", "lvs", "make", "mkdir", "modprobe", "mount", "nvme", "openssl",
-	"pvchange", "pvcreate", "rbd", "reboot", "rm", "scp", "sha256sum", "skopeo", "ssh", "systemctl", "tar", "umount", "velero", "vgcreate", "vgextend", "vgreduce", "vgremove",
-	"vgs", "xfs_repair", "go",
+	"pvchange", "pvcreate", "rbd", "reboot", "rm", "scp", "sha256sum", "skopeo", "ssh", "systemctl", "tar", "umount", "velero", "vgcreate",
+	"vgextend", "vgreduce", "vgremove", "vgs", "xfs_repair", "go",
 }, "|") + `) [^:=]`)
 
 // commands are the lines of a block for a shell, with continued ones as one. A block that is marked as text has none.
