@@ -96,6 +96,7 @@ func (l *life) connectedSteps() []step {
 		return func() { l.acks = append(l.acks, n1.Fill(t, device, at*mib, mib/2)...) }
 	}
 	nothing := func() {}
+	endHold := func(ctx context.Context) error { return n1.API.Release(ctx, escache.ReleaseRequest{VolumeRef: ref}) }
 	return []step{
 		{connect, func(ctx context.Context) error {
 			_, err := n1.API.DevConnect(ctx, v.ConnectRequest(epoch))
@@ -119,7 +120,7 @@ func (l *life) connectedSteps() []step {
 			_, err := n1.API.Hold(ctx, escache.HoldRequest{VolumeRef: ref, MaxSeconds: 60})
 			return err
 		}, nothing},
-		{release, func(ctx context.Context) error { return n1.API.Release(ctx, escache.ReleaseRequest{VolumeRef: ref}) }, write(3)},
+		{release, endHold, write(3)},
 		{paused, func(ctx context.Context) error {
 			held, err := n1.API.Hold(ctx, escache.HoldRequest{VolumeRef: ref, MaxSeconds: 60, Pause: true})
 			if err == nil && !held.Paused {
@@ -127,7 +128,7 @@ func (l *life) connectedSteps() []step {
 			}
 			return err
 		}, nothing},
-		{endPause, func(ctx context.Context) error { return n1.API.Release(ctx, escache.ReleaseRequest{VolumeRef: ref}) }, write(5)},
+		{endPause, endHold, write(5)},
 		{resize, func(ctx context.Context) error {
 			v.Grow(t, v.SizeBytes+growth)
 			return n1.API.Resize(ctx, escache.ResizeRequest{VolumeRef: ref, SizeBytes: v.SizeBytes + growth})
