@@ -92,18 +92,14 @@ func (w *world) installChart(t *testing.T) {
 			w.afterwards(t, "patch", "node", name, "--subresource=status", "--type=merge", "-p", room("null"))
 		}
 	})
-	w.applied(t, snapshotKinds())
+	kinds := filepath.Join(t.TempDir(), "kinds.yaml") // they stay too: an API server may take minutes to delete a kind
+	must(t, os.WriteFile(kinds, []byte(snapshotKinds()), 0o600))
+	w.kubectl(t, "apply", "-f", kinds)
 	w.kubectl(t, "wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
-	w.applied(t, string(text))
-}
-
-// applied applies objects until the test is over.
-func (w *world) applied(t *testing.T, objects string) {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "objects.yaml")
-	must(t, os.WriteFile(file, []byte(objects), 0o600))
-	w.kubectl(t, "apply", "-f", file)
-	t.Cleanup(func() { w.afterwards(t, "delete", "--ignore-not-found", "-f", file) })
+	objects := filepath.Join(t.TempDir(), "objects.yaml")
+	must(t, os.WriteFile(objects, text, 0o600))
+	w.kubectl(t, "apply", "-f", objects)
+	t.Cleanup(func() { w.afterwards(t, "delete", "--ignore-not-found", "-f", objects) })
 }
 
 // afterwards runs kubectl when the test is over.
