@@ -59,7 +59,7 @@ func install(t *testing.T, w *world) {
 	w.goesOn(t, "first", 0)
 	w.restrictedTo(t)
 	if charts == "charts" { // an earlier release may have no tests
-		w.sh(t, charts, doc.Quoted(t, "helm test"))
+		w.sh(t, charts, doc.Quoted(t, "helm test escache"))
 		w.sh(t, charts, doc.Block(t, "escached preflight --pool fast --server-name"))
 		w.steps.Mark("helm test, and escached preflight in a pod of escached")
 	}
