@@ -14,7 +14,6 @@ import (
 	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/crashpoint"
-	"github.com/escache/escache-csi/internal/node/comparison"
 	"github.com/escache/escache-csi/internal/node/health"
 	"github.com/escache/escache-csi/internal/node/kube"
 	"github.com/escache/escache-csi/internal/node/mounts"
@@ -128,7 +127,7 @@ func (s *Service) disconnect(ctx context.Context, v *v1alpha1.CacheVolume, statu
 		return s.stop(ctx, v, epoch)
 	}
 	if !health.IsConnected(status) || authority.IsFenced(v, status.ClientAddress) {
-		v, err := comparison.Ask(ctx, s.Kube, v, func(ctx context.Context) (*v1alpha1.CacheVolume, error) {
+		v, err := s.askForComparison(ctx, v, func(ctx context.Context) (*v1alpha1.CacheVolume, error) {
 			return s.sameAttachment(ctx, v)
 		})
 		if err != nil {
