@@ -83,7 +83,7 @@ func (s *Service) checkUnused(volume, path string, table []mounts.Entry, status 
 	if at := mounts.At(table, path); at != nil && !s.Devices.Dead(at.Device) {
 		users = otherPaths(mounts.Of(table, at.Device), path)
 	}
-	if status != nil && status.Device != "" {
+	if status != nil && deviceOf(status) != "" {
 		if number, err := s.Devices.Number(status.Device); err == nil {
 			users = append(users, otherPaths(mounts.Of(table, number), path)...)
 		}
