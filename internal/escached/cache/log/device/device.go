@@ -223,6 +223,7 @@ func (d *Device) commit() {
 	d.stable = d.sealed
 	batch.Reset()
 	d.flying, d.spare = nil, batch
+	d.noteThrough() // after the batch is empty
 	d.change.Broadcast()
 }
 
