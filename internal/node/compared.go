@@ -26,5 +26,13 @@ func (s *Service) compared(ctx context.Context, v *v1alpha1.CacheVolume, again c
 	if health.IsConnected(*status) && status.Epoch == v.Status.Epoch && !authority.IsFenced(v, status.ClientAddress) {
 		return v, nil
 	}
-	return comparison.Ask(ctx, s.Kube, v, again)
+	return s.askForComparison(ctx, v, again)
+}
+
+func (s *Service) askForComparison(ctx context.Context, v *v1alpha1.CacheVolume, again comparison.Reader) (*v1alpha1.CacheVolume, error) {
+	v, err := comparison.Ask(ctx, s.Kube, v, again)
+	if err == nil && s.Compared != nil {
+		s.Compared(cachevolume.Ref(v), v.Status.Epoch)
+	}
+	return v, err
 }

@@ -9,7 +9,9 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/node/comparison"
 )
 
@@ -125,6 +127,35 @@ func TestTheVolumeIsGivenToAnotherNodeBeforeTheAnswer(t *testing.T) {
 	}
 	if err := h.stage(t); Code(err) != codes.FailedPrecondition || slices.Contains(h.did, "connect") {
 		t.Errorf("%v; did %q", err, h.did)
+	}
+}
+
+// The arbiter of this host need not have the record compared once more when the device is promoted without its peer.
+func TestTheArbiterHearsOfTheComparisonBeforeTheDeviceIsConnected(t *testing.T) {
+	dirty := int64(8192)
+	for name, call := range map[string]func(h *host, s *Service) error{
+		"stage": func(_ *host, s *Service) error {
+			_, err := s.NodeStageVolume(t.Context(), stageOf("v", t.TempDir(), blockCapability()))
+			return err
+		},
+		"unstage after a reboot": func(h *host, s *Service) error {
+			h.change("v", withDirty(&dirty))
+			_, err := s.NodeUnstageVolume(t.Context(), unstageOf(t.TempDir()))
+			return err
+		},
+	} {
+		h := newHost()
+		h.attached("v")
+		s, heard := h.service(), 0
+		s.Compared = func(volume escache.VolumeRef, epoch int64) {
+			heard++
+			if v := h.volumes["v"]; volume != cachevolume.Ref(v) || epoch != v.Status.Epoch || slices.Contains(h.did, "connect") {
+				t.Errorf("%s: heard of %v in epoch %d after %q", name, volume, epoch, h.did)
+			}
+		}
+		if err := call(h, s); err != nil || heard != 1 || !slices.Contains(h.did, "connect") {
+			t.Errorf("%s: heard %d times, did %q, %v", name, heard, h.did, err)
+		}
 	}
 }
 

@@ -49,7 +49,7 @@ func (s *Service) expand(ctx context.Context, r *csi.NodeExpandVolumeRequest) (i
 	if err != nil {
 		return 0, fmt.Errorf("status of volume %s: %w", v.Name, err)
 	}
-	if status.Device == "" {
+	if deviceOf(status) == "" {
 		return 0, fmt.Errorf("%w: volume %s is not connected on this node", ErrNotHere, v.Name)
 	}
 	number, err := s.Devices.Number(status.Device)

@@ -36,7 +36,7 @@ func (s *Service) publish(ctx context.Context, r publishRequest) error {
 		if err != nil {
 			return "", fmt.Errorf("status of volume %s: %w", r.volume, err)
 		}
-		if status.Device == "" {
+		if deviceOf(status) == "" {
 			return "", fmt.Errorf("%w: volume %s is not connected here; call NodeStageVolume first", ErrRefused, r.volume)
 		}
 		return status.Device, nil

@@ -82,6 +82,9 @@ type Options struct {
 	Logger      *slog.Logger
 	// Connected is called after a volume was connected. It must not block.
 	Connected func()
+	// Compared, if not nil, is called after csi-controller has compared the record of an attachment with the image's
+	// metadata, before the volume is connected.
+	Compared func(volume escache.VolumeRef, epoch int64)
 	// Ready returns why the driver cannot work, one sentence per reason; nothing if it can.
 	Ready func(ctx context.Context) []string
 }

@@ -269,11 +269,21 @@ func (s *Service) undo(ctx context.Context, v *v1alpha1.CacheVolume, cause error
 	return cause
 }
 
+// deviceOf returns the path of a volume's device, or "" if it is not connected. For an image that is to be mapped without a
+// cache, escached also names the device before there is one. Until then the link there may be an old one, to a device of
+// which the kernel has given the number to another image.
+func deviceOf(status *escache.VolumeStatus) string {
+	if !health.IsConnected(*status) {
+		return ""
+	}
+	return status.Device
+}
+
 // inUse reports whether the volume's device is mounted anywhere, which means that an earlier call
 // has staged it.
 func (s *Service) inUse(ctx context.Context, v *v1alpha1.CacheVolume) (bool, error) {
 	status, err := s.Cache.VolumeStatus(ctx, cachevolume.Ref(v))
-	if err != nil || status.Device == "" {
+	if err != nil || deviceOf(status) == "" {
 		return false, err
 	}
 	number, err := s.Devices.Number(status.Device)

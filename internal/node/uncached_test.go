@@ -1,7 +1,9 @@
 package node
 
 import (
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -11,6 +13,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/cachevolume"
 	fs "github.com/escache/escache-csi/internal/node/filesystem"
+	"github.com/escache/escache-csi/internal/node/mounts"
 )
 
 // outside adds a volume of another group that n1 has without a cache, in epoch 3.
@@ -59,6 +62,32 @@ func TestALateStageDoesNotMapAVolumeThatIsBackInItsGroup(t *testing.T) {
 	_, err := h.service().NodeStageVolume(t.Context(), stageOf("v", t.TempDir(), blockCapability()))
 	if Code(err) != codes.FailedPrecondition || slices.Contains(h.did, "connect") {
 		t.Errorf("%v, did %q", err, h.did)
+	}
+}
+
+// Somebody has unmapped the image by hand, or mapping it anew has failed. The link is still there, and the kernel has given
+// the number of the device to another image since.
+func TestALinkWithoutAMapIsNotHandedToAPod(t *testing.T) {
+	h, dir := newHost(), t.TempDir()
+	h.outside("v")
+	if _, err := h.service().NodeStageVolume(t.Context(), stageOf("v", dir, blockCapability())); err != nil {
+		t.Fatal(err)
+	}
+	h.change("v", func(s *escache.VolumeStatus) { s.State, s.ClientAddress = escache.StateError, "" })
+	target := filepath.Join(t.TempDir(), "target")
+	_, err := h.service().NodePublishVolume(t.Context(), publishOf(dir, target, blockCapability()))
+	if Code(err) != codes.FailedPrecondition || len(h.table) > 0 {
+		t.Errorf("%v, mounts %+v", err, h.table)
+	}
+	// A pod has the other image.
+	device, err := h.Number(h.device("v"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.table = append(h.table, mounts.Entry{Path: "/other", Device: device, Node: true})
+	_, err = h.service().NodeUnstageVolume(t.Context(), unstageOf(dir))
+	if err != nil && strings.Contains(err.Error(), "published") {
+		t.Errorf("the other volume's pod keeps it from being unstaged: %v", err)
 	}
 }
 

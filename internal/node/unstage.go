@@ -14,7 +14,6 @@ import (
 	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/crashpoint"
-	"github.com/escache/escache-csi/internal/node/comparison"
 	"github.com/escache/escache-csi/internal/node/health"
 	"github.com/escache/escache-csi/internal/node/kube"
 	"github.com/escache/escache-csi/internal/node/mounts"
@@ -84,7 +83,7 @@ func (s *Service) checkUnused(volume, path string, table []mounts.Entry, status 
 	if at := mounts.At(table, path); at != nil && !s.Devices.Dead(at.Device) {
 		users = otherPaths(mounts.Of(table, at.Device), path)
 	}
-	if status != nil && status.Device != "" {
+	if status != nil && deviceOf(status) != "" {
 		if number, err := s.Devices.Number(status.Device); err == nil {
 			users = append(users, otherPaths(mounts.Of(table, number), path)...)
 		}
@@ -128,7 +127,7 @@ func (s *Service) disconnect(ctx context.Context, v *v1alpha1.CacheVolume, statu
 		return s.stop(ctx, v, epoch)
 	}
 	if !health.IsConnected(status) || authority.IsFenced(v, status.ClientAddress) {
-		v, err := comparison.Ask(ctx, s.Kube, v, func(ctx context.Context) (*v1alpha1.CacheVolume, error) {
+		v, err := s.askForComparison(ctx, v, func(ctx context.Context) (*v1alpha1.CacheVolume, error) {
 			return s.sameAttachment(ctx, v)
 		})
 		if err != nil {

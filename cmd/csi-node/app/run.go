@@ -119,6 +119,7 @@ func assemble(o Options, logger *slog.Logger) (*parts, error) {
 		Filesystems: filesystem.NewTools(p.run, []string{"/proc/self/exe", "inspect"}),
 		Devices:     node.NewKernelDevices(),
 		Logger:      p.component("node"), Connected: p.watch.Wake, Ready: p.problems,
+		Compared: func(volume escache.VolumeRef, epoch int64) { p.arbiter.Compared(volume, epoch) },
 	})
 	p.group = &topology.Follower{Service: p.service, Kube: p.kube, Node: o.NodeName, Log: p.component("registration")}
 	p.registrar = registration.New(registration.Options{

@@ -88,6 +88,10 @@ func (s *Steps) prepareSnapshot(ctx context.Context, v *v1alpha1.CacheVolume, lo
 			"until it runs in group %s again: %w", v.Name, v.Status.AttachedNode, v.Spec.Group, ErrRefused)
 	}
 	if v.Status.AttachedNode != "" && !v.Status.FlushAttached() {
+		// The node may have a device of an earlier attachment, and another one the volume, if the record was set back.
+		if err := s.NotBehind(ctx, v); err != nil {
+			return err
+		}
 		return s.flushUntilHoldable(ctx, v, v.Status.AttachedNode, longest)
 	}
 	if err := s.WriteBackDetached(ctx, v); err != nil {

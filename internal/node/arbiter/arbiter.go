@@ -44,7 +44,7 @@ type Arbiter struct {
 func New(node string, client Kube, recorded func(v *v1alpha1.CacheVolume), look func(), logger *slog.Logger) *Arbiter {
 	return &Arbiter{
 		node: node, kube: client, recorded: recorded, look: look, logger: logger, now: time.Now,
-		cuts: cuts{since: map[escache.VolumeRef]cut{}},
+		cuts: cuts{since: map[escache.VolumeRef]cut{}, sound: map[escache.VolumeRef]int64{}},
 	}
 }
 
@@ -124,7 +124,8 @@ func (a *Arbiter) asksForItself(node string) error {
 // Decide returns nil only if the peer is on record as outdated, and was recorded while the host
 // that asks was the attached node in the epoch that it names. Every try reads the record again and
 // decides again, so a change by somebody else in between is never overwritten. If the API server has not
-// answered for long, csi-controller has to compare the record first. A refusal is an *authority.RefusedError.
+// answered for long, or this process does not know for how long, csi-controller has to compare the record first. A refusal
+// is an *authority.RefusedError.
 func (a *Arbiter) Decide(ctx context.Context, r escache.OutdatePeerRequest) error {
 	if err := a.asksForItself(r.Node); err != nil {
 		return err

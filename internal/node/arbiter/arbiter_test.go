@@ -88,6 +88,18 @@ func question() escache.OutdatePeerRequest {
 	return escache.OutdatePeerRequest{VolumeRef: escache.VolumeRef{Pool: "p", Image: "i"}, ImageID: "id", Node: "n1", Peer: "n2", Epoch: 7}
 }
 
+// fresh is the arbiter of a csi-node that has just been started.
+func fresh(node string, r *record) *Arbiter {
+	return New(node, r, func(*v1alpha1.CacheVolume) {}, func() {}, slog.New(slog.DiscardHandler))
+}
+
+// sound is one that had the record of the attachment compared before the volume was connected.
+func sound(node string, r *record) *Arbiter {
+	a := fresh(node, r)
+	a.Compared(question().VolumeRef, question().Epoch)
+	return a
+}
+
 func TestGrantsOnlyWhatTheRecordAllows(t *testing.T) {
 	rows := []struct {
 		name    string
@@ -127,7 +139,7 @@ func TestGrantsOnlyWhatTheRecordAllows(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			r, q := newRecord(), question()
 			row.change(r, &q)
-			err := New("n1", r, func(*v1alpha1.CacheVolume) {}, func() {}, slog.New(slog.DiscardHandler)).Decide(t.Context(), q)
+			err := sound("n1", r).Decide(t.Context(), q)
 			if granted := err == nil; granted != row.granted {
 				t.Fatalf("granted %v, want %v (%v)", granted, row.granted, err)
 			}
@@ -152,7 +164,7 @@ func TestARepeatedGrantDefeatsARemovalThatIsUnderWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 { // also the second repetition, in the same second
-		if err := New("n1", r, func(*v1alpha1.CacheVolume) {}, func() {}, slog.New(slog.DiscardHandler)).Decide(t.Context(), question()); err != nil {
+		if err := sound("n1", r).Decide(t.Context(), question()); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := r.PatchStatus(t.Context(), read, map[string]any{"outdated": []string{}, "conditions": read.Status.Conditions}); !errors.Is(err, kube.ErrConflict) {
@@ -171,7 +183,7 @@ func TestOfTwoRivalsAtMostOneGoesOn(t *testing.T) {
 			go func() {
 				q := question()
 				q.Node, q.Peer = side.node, side.peer
-				grants <- New(side.node, r, func(*v1alpha1.CacheVolume) {}, func() {}, slog.New(slog.DiscardHandler)).Decide(t.Context(), q) == nil
+				grants <- sound(side.node, r).Decide(t.Context(), q) == nil
 			}()
 		}
 		if first, second := <-grants, <-grants; first && second {
@@ -199,7 +211,7 @@ func TestHTTPAnswers(t *testing.T) {
 		r := newRecord()
 		r.readErr = row.readErr
 		w := httptest.NewRecorder()
-		New("n1", r, func(*v1alpha1.CacheVolume) {}, func() {}, slog.New(slog.DiscardHandler)).Handler().ServeHTTP(w,
+		sound("n1", r).Handler().ServeHTTP(w,
 			httptest.NewRequest(http.MethodPost, escache.PathOutdatePeer, strings.NewReader(row.body)))
 		if w.Code != row.status || (row.code != "" && !strings.Contains(w.Body.String(), string(row.code))) {
 			t.Errorf("%s: %d %s", row.name, w.Code, w.Body)
@@ -224,7 +236,7 @@ func TestTheRecordIsReadAnewForEachAnswer(t *testing.T) {
 		r := newRecord()
 		r.readErr, r.v.Status.Outdated = row.readErr, []string{"n2"}
 		w := httptest.NewRecorder()
-		New("n1", r, func(*v1alpha1.CacheVolume) {}, func() {}, slog.New(slog.DiscardHandler)).Handler().ServeHTTP(w,
+		sound("n1", r).Handler().ServeHTTP(w,
 			httptest.NewRequest(http.MethodGet, escache.PathRecord+row.query, nil))
 		if w.Code != row.status || !strings.Contains(w.Body.String(), row.want) || r.writes > 0 {
 			t.Errorf("%s: %d %s", row.name, w.Code, w.Body)
@@ -237,7 +249,7 @@ func TestTheRecordSaysWhetherCephHasEverything(t *testing.T) {
 		r := newRecord()
 		r.v.Status.Authority = where
 		w := httptest.NewRecorder()
-		New("n1", r, func(*v1alpha1.CacheVolume) {}, func() {}, slog.New(slog.DiscardHandler)).Handler().ServeHTTP(w,
+		sound("n1", r).Handler().ServeHTTP(w,
 			httptest.NewRequest(http.MethodGet, escache.PathRecord+"?pool=p&image=i", nil))
 		if got := strings.Contains(w.Body.String(), `"inCeph":true`); got != want {
 			t.Errorf("%s: %s", where, w.Body)

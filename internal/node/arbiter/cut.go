@@ -20,6 +20,8 @@ const longCut = 30 * time.Second
 type cuts struct {
 	mu    sync.Mutex
 	since map[escache.VolumeRef]cut
+	// sound has the attachments of which this process knows that no other host had the volume.
+	sound map[escache.VolumeRef]int64
 }
 
 type cut struct {
@@ -35,6 +37,18 @@ func (c *cuts) of(r escache.OutdatePeerRequest) (cut, bool) {
 	defer c.mu.Unlock()
 	has, known := c.since[r.VolumeRef]
 	return has, known && has.epoch == r.Epoch
+}
+
+// unknown begins a cut for a question about an attachment of which this process knows nothing: csi-node was started
+// since the host lost its peer. The one before may have been asked in vain for long, or may have been refused.
+func (c *cuts) unknown(r escache.OutdatePeerRequest, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	has, known := c.since[r.VolumeRef]
+	if sound, is := c.sound[r.VolumeRef]; known && has.epoch == r.Epoch || is && sound == r.Epoch {
+		return
+	}
+	c.since[r.VolumeRef] = cut{epoch: r.Epoch, last: now}
 }
 
 // heard takes the outcome of a question to the arbiter. One that nobody could decide begins a cut. After a refusal,
@@ -53,6 +67,7 @@ func (c *cuts) heard(r escache.OutdatePeerRequest, err error, now time.Time) {
 	defer c.mu.Unlock()
 	if err == nil {
 		delete(c.since, r.VolumeRef)
+		c.sound[r.VolumeRef] = r.Epoch
 		return
 	}
 	c.since[r.VolumeRef] = has
@@ -73,14 +88,24 @@ func (c *cuts) asked(r escache.OutdatePeerRequest, question string) {
 func (a *Arbiter) Whole(volume escache.VolumeRef, epoch int64, at time.Time) {
 	a.cuts.mu.Lock()
 	defer a.cuts.mu.Unlock()
+	a.cuts.sound[volume] = epoch
 	if has, known := a.cuts.since[volume]; known && has.epoch == epoch && at.After(has.last) {
 		delete(a.cuts.since, volume)
 	}
 }
 
+// Compared says that csi-controller has just compared the record of an attachment with the image's metadata, before this
+// host connects the volume. The first promotion, which may have no peer, needs no other comparison.
+func (a *Arbiter) Compared(volume escache.VolumeRef, epoch int64) {
+	a.cuts.mu.Lock()
+	defer a.cuts.mu.Unlock()
+	a.cuts.sound[volume] = epoch
+}
+
 // compare reports whether the host was refused, or has asked in vain for so long that the record may have been set
-// back since it was read last.
+// back since it was read last, or may have done either before this process was there.
 func (a *Arbiter) compare(r escache.OutdatePeerRequest) bool {
+	a.cuts.unknown(r, a.now())
 	has, known := a.cuts.of(r)
 	return known && a.now().Sub(has.begun) >= longCut
 }

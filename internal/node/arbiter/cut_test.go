@@ -3,7 +3,6 @@ package arbiter
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"slices"
 	"testing"
 	"time"
@@ -39,7 +38,7 @@ func TestAHostThatWasCutOffForLongHasTheRecordComparedFirst(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r, now := newRecord(), time.Now()
 			r.answer = tc.answer
-			a := New("n1", r, func(*v1alpha1.CacheVolume) {}, func() {}, slog.New(slog.DiscardHandler))
+			a := sound("n1", r)
 			a.now = func() time.Time { return now }
 			r.readErr = kube.ErrUnavailable
 			for range 2 {
@@ -71,10 +70,63 @@ func TestAHostThatWasCutOffForLongHasTheRecordComparedFirst(t *testing.T) {
 	}
 }
 
+// The host was cut off, another one had the volume, and etcd was restored to before that. This csi-node was started in
+// between, and does not know for how long its host has asked.
+func TestACSINodeThatWasStartedInACutHasTheRecordComparedFirst(t *testing.T) {
+	for name, away := range map[string]bool{"the API server answers at once": false, "it answers a moment later": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRecord()
+			r.answer = func(c *v1alpha1.RecordComparison) { c.Answered, c.Behind = c.Question, "epoch 8 of n2" }
+			a := fresh("n1", r)
+			if away {
+				r.readErr = kube.ErrUnavailable
+				_ = a.Decide(t.Context(), question())
+				r.readErr = nil
+			}
+			for range 2 {
+				refused, ok := errors.AsType[*authority.RefusedError](a.Decide(t.Context(), question()))
+				if !ok || refused.Code != escache.CodeStaleEpoch {
+					t.Errorf("granted by a record that was set back: %v", refused)
+				}
+			}
+			if r.asked == 0 || slices.Contains(r.v.Status.Outdated, "n2") {
+				t.Errorf("compared %d times, outdated %q", r.asked, r.v.Status.Outdated)
+			}
+		})
+	}
+}
+
+// This process has seen that no other host had the volume. So nobody has to answer but the API server.
+func TestAnAttachmentThatIsKnownToBeSoundIsNotCompared(t *testing.T) {
+	for name, know := range map[string]func(a *Arbiter, epoch int64){
+		"seen to be whole":           func(a *Arbiter, epoch int64) { a.Whole(question().VolumeRef, epoch, time.Now()) },
+		"compared to be connected":   func(a *Arbiter, epoch int64) { a.Compared(question().VolumeRef, epoch) },
+		"granted before, and agreed": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			for epoch, want := range map[int64]int{7: 0, 6: 1} {
+				r := newRecord()
+				r.answer = func(c *v1alpha1.RecordComparison) { c.Answered = c.Question }
+				a := fresh("n1", r)
+				if know != nil {
+					know(a, epoch)
+				} else if err := a.Decide(t.Context(), question()); err != nil {
+					t.Fatal(err)
+				} else {
+					r.asked, want = 0, 0
+				}
+				if err := a.Decide(t.Context(), question()); err != nil || r.asked != want {
+					t.Errorf("known of epoch %d: %d questions, %v", epoch, r.asked, err)
+				}
+			}
+		})
+	}
+}
+
 // A cut in an earlier attachment says nothing of this one, which had the record compared.
 func TestACutOfAnEarlierAttachmentIsForgotten(t *testing.T) {
 	r, now := newRecord(), time.Now()
-	a := New("n1", r, func(*v1alpha1.CacheVolume) {}, func() {}, slog.New(slog.DiscardHandler))
+	a := sound("n1", r)
 	a.now = func() time.Time { return now }
 	earlier := question()
 	earlier.Epoch = 6
@@ -91,7 +143,7 @@ func TestACutOfAnEarlierAttachmentIsForgotten(t *testing.T) {
 func TestAHostThatWasRefusedHasTheRecordComparedFirst(t *testing.T) {
 	r := newRecord()
 	r.answer = func(c *v1alpha1.RecordComparison) { c.Answered, c.Behind = c.Question, "epoch 8 of n2" }
-	a := New("n1", r, func(*v1alpha1.CacheVolume) {}, func() {}, slog.New(slog.DiscardHandler))
+	a := sound("n1", r)
 	before := *r.v.Status.DeepCopy()
 	r.v.Status.AttachedNode, r.v.Status.Epoch = "n2", 8
 	for range 3 {
@@ -163,7 +215,7 @@ func TestARecordThatIsNotThereEndsNoCut(t *testing.T) {
 // cutOff is the arbiter of a host that has asked once in vain, and its clock.
 func cutOff(r *record) (*Arbiter, *time.Time) {
 	now := time.Now()
-	a := New("n1", r, func(*v1alpha1.CacheVolume) {}, func() {}, slog.New(slog.DiscardHandler))
+	a := sound("n1", r)
 	a.now = func() time.Time { return now }
 	r.readErr = kube.ErrUnavailable
 	_ = a.Decide(context.Background(), question())

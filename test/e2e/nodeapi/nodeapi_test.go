@@ -177,8 +177,11 @@ func deleted(t *testing.T, w *world) {
 	}
 }
 
-func judge(w *world, node string) *arbiter.Arbiter {
-	return arbiter.New(node, w.client, func(*v1alpha1.CacheVolume) {}, func() {}, slog.New(slog.DiscardHandler))
+// judge is the decision of an arbiter whose csi-node had the record of the attachment compared: no csi-controller runs here.
+func judge(ctx context.Context, w *world, q escache.OutdatePeerRequest) error {
+	a := arbiter.New(q.Node, w.client, func(*v1alpha1.CacheVolume) {}, func() {}, slog.New(slog.DiscardHandler))
+	a.Compared(q.VolumeRef, q.Epoch)
+	return a.Decide(ctx, q)
 }
 
 func question(image, node, peer string) escache.OutdatePeerRequest {
@@ -190,7 +193,7 @@ func repeatedGrant(t *testing.T, w *world) {
 	for range 3 {
 		before, err := w.client.Volume(t.Context(), "repeated")
 		check(t, err)
-		check(t, judge(w, "n1").Decide(t.Context(), question("repeated", "n1", "n2")))
+		check(t, judge(t.Context(), w, question("repeated", "n1", "n2")))
 		// What the cache watch had decided before the grant must not go through after it.
 		if _, err := w.client.PatchStatus(t.Context(), before, map[string]any{"outdated": []string{}}); !errors.Is(err, kube.ErrConflict) {
 			t.Fatalf("the removal went through: %v", err)
@@ -209,7 +212,7 @@ func rivals(t *testing.T, w *world) {
 		name := fmt.Sprintf("rival-%d", i)
 		v := w.volume(t, name)
 		granted := make(chan bool, 1)
-		go func() { granted <- judge(w, "n1").Decide(context.Background(), question(name, "n1", "n2")) == nil }()
+		go func() { granted <- judge(context.Background(), w, question(name, "n1", "n2")) == nil }()
 		_, err := w.client.PatchStatus(t.Context(), v, map[string]any{"attachedNode": "n2", "epoch": 4, "outdated": []string{"n1"}})
 		taken := err == nil
 		if <-granted && taken {

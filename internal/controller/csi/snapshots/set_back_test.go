@@ -5,8 +5,10 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/test/csitest"
 )
@@ -88,5 +90,28 @@ func TestWhatAnInterruptedCallHasLeftIsReplaced(t *testing.T) {
 		if !again.GetReadyToUse() || !w.Images.TakenAt[ref].After(at) {
 			t.Errorf("taken at %s, and again at %s: %+v", at, w.Images.TakenAt[ref], again)
 		}
+	}
+}
+
+// TestNoSnapshotByARecordThatGivesTheVolumeToAnEarlierHolder: that host was cut off with a clean device, another one has had
+// the volume since, and etcd was restored to before that. The image lacks what the other one's cache has, and its I/O goes
+// on while that of the first one rests.
+func TestNoSnapshotByARecordThatGivesTheVolumeToAnEarlierHolder(t *testing.T) {
+	for name, snap := range map[string]func(w *world) error{
+		"snapshot":       func(w *world) error { _, err := w.Snap("s", "a"); return err },
+		"group snapshot": func(w *world) error { _, err := w.SnapGroup("g", "a", "b"); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.Create("b")
+			v, holder := w.Connected("a")
+			note := w.Images.Notes[volumes.ImageOf(v)]
+			note.Epoch, note.AttachedNode = v.Status.Epoch+1, authority.Partner(v, holder)
+			w.Images.Notes[volumes.ImageOf(v)] = note
+			csitest.Wants(t, snap(w), codes.FailedPrecondition, "docs/restore-etcd.md")
+			if len(w.Images.TakenAt) > 0 || !meta.IsStatusConditionTrue(w.Volume("a").Status.Conditions, v1alpha1.ConditionRecordBehindDisks) {
+				t.Errorf("taken: %v, conditions %+v", w.Images.TakenAt, w.Volume("a").Status.Conditions)
+			}
+		})
 	}
 }

@@ -4,6 +4,9 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/escache/escache-csi/internal/escached/cache/log/record"
+	"github.com/escache/escache-csi/internal/escached/cache/log/ring"
 )
 
 // Another process may have the volume then. What this one still wrote would be older than what that one has written.
@@ -29,10 +32,16 @@ func TestAClosedDeviceLeavesTheMemoryAlone(t *testing.T) {
 		"the hold ends": func(d *Device) { d.release(d.until) },
 		"Resume":        func(d *Device) { d.Resume() },
 		"WriteThrough":  func(d *Device) { d.WriteThrough(true) },
+		// These are requests that took longer than the process before was given to end.
+		"Write": func(d *Device) { closed(t, d.Write(3, block(3))) },
+		"Zero":  func(d *Device) { closed(t, d.Zero(3, 1, false)) },
+		"Read":  func(d *Device) { closed(t, d.Read(1, ring.AlignedBytes(record.BlockBytes))) },
+		"Flush": func(d *Device) { closed(t, d.Flush()) },
 	} {
 		h := newHosts(t)
 		d, kill := h.process(0)
 		must(t, d.Hold(t.Context(), time.Hour))
+		must(t, d.Write(1, block(1)))
 		d.Close()
 		d.Wait()
 		kill()
@@ -43,6 +52,18 @@ func TestAClosedDeviceLeavesTheMemoryAlone(t *testing.T) {
 			t.Errorf("%s: the hold lasts until %d, not %d, and through is %t", name, d2.memory.Held(), until, d2.memory.Through())
 		}
 		kill()
+		d3, kill := h.process(0)
+		if read(t, d3, 1) != 1 || read(t, d3, 3) != 0 {
+			t.Errorf("%s: blocks 1 and 3 have %d and %d", name, read(t, d3, 1), read(t, d3, 3))
+		}
+		kill()
+	}
+}
+
+func closed(t *testing.T, err error) {
+	t.Helper()
+	if !errors.Is(err, ErrClosed) {
+		t.Errorf("a closed device answers %v", err)
 	}
 }
 

@@ -147,13 +147,15 @@ func (d *Device) TryWrite(start uint64, p []byte) bool {
 func (d *Device) Zero(start uint64, blocks uint32, trim bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for !d.pending.Zero(start, blocks, trim) {
-		if d.failure != nil {
+	for {
+		if d.failure != nil { // after Close the batch is the next process's
 			return d.failure
+		}
+		if d.pending.Zero(start, blocks, trim) {
+			return d.wrote()
 		}
 		d.commit()
 	}
-	return d.wrote()
 }
 
 func (d *Device) wrote() error {
@@ -221,6 +223,7 @@ func (d *Device) commit() {
 	d.stable = d.sealed
 	batch.Reset()
 	d.flying, d.spare = nil, batch
+	d.noteThrough() // after the batch is empty
 	d.change.Broadcast()
 }
 
@@ -251,7 +254,10 @@ func (d *Device) writesThrough() bool {
 
 // Read fills p with whole blocks.
 func (d *Device) Read(start uint64, p []byte) error {
-	missing := d.fromMemory(start, p)
+	missing, err := d.fromMemory(start, p)
+	if err != nil {
+		return err
+	}
 	d.reads.blocks.Add(uint64(len(p) / record.BlockBytes))
 	for len(missing) > 0 {
 		first, n := missing[0], 1
@@ -274,15 +280,18 @@ func (d *Device) Read(start uint64, p []byte) error {
 	return nil
 }
 
-// fromMemory copies what the log does not have yet, and returns the other blocks.
-func (d *Device) fromMemory(start uint64, p []byte) []uint64 {
+// fromMemory copies what the log does not have yet, and returns the other blocks. A log that has failed can still be
+// read. After Close the memory is the next process's.
+func (d *Device) fromMemory(start uint64, p []byte) (missing []uint64, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var missing []uint64
+	if errors.Is(d.failure, ErrClosed) {
+		return nil, d.failure
+	}
 	for at := start; len(p) > 0; at, p = at+1, p[record.BlockBytes:] {
 		if !d.pending.Read(at, p) && (d.flying == nil || !d.flying.Read(at, p)) {
 			missing = append(missing, at)
 		}
 	}
-	return missing
+	return missing, nil
 }

@@ -38,13 +38,27 @@ func Open(disk ring.Disk, origin Origin, m *memory.Memory) (*Device, []ring.Loss
 	if !newer.Empty() {
 		d.written++
 	}
-	d.WriteThrough(m.Through()) // what it has found may have been acknowledged before
+	if m.NothingAnswered() {
+		d.goOnThrough()
+	} else {
+		d.WriteThrough(m.Through()) // what it has found may have been acknowledged before
+	}
 	if until := m.Held(); until != 0 {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		err = d.hold(until) // if it is over, its end is now
 	}
 	return d, losses, err
+}
+
+// goOnThrough goes on writing through, with batches to which nobody has an answer. What is in the log may have one.
+func (d *Device) goOnThrough() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.through, d.owedIn = true, d.newest
+	if d.flying != nil {
+		d.flying.Unanswered()
+	}
 }
 
 // load returns the batches of a memory. If only one has content, it is the newer one.

@@ -150,3 +150,88 @@ func TestADamagedMemoryIsNotUsed(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// The record of a volume that writes through says that everything is in Ceph. A write that was under way when the process
+// was killed has no answer, and the next process gives it none before the image has it. If the host is lost before, the
+// other copy must not be dirty: its volume could not be given to a third host.
+func TestAWriteThatNobodyHasAnAnswerToIsNotDirtyAfterTheProcess(t *testing.T) {
+	write := func(t *testing.T, d *Device, at uint64) { // as Write does before it waits
+		t.Helper()
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.pending.Write(at, block(byte(at))) != 1 {
+			t.Fatal("no room")
+		}
+		d.written++
+	}
+	seal := func(d *Device) { // as in commit
+		d.flying, d.pending, d.spare = d.pending, d.spare, nil
+		d.pending.Begin(d.flying.Number() + 1)
+	}
+	answered := func(t *testing.T, d *Device) { must(t, d.Write(1, block(1))) }
+	for name, tc := range map[string]struct {
+		before func(t *testing.T, d *Device)
+		want   uint64 // dirty on the disk while the image has not taken it
+	}{
+		"it waits": {func(t *testing.T, d *Device) { d.WriteThrough(true); write(t, d, 5) }, 0},
+		"it is on its way to the log, and another one waits": {func(t *testing.T, d *Device) {
+			d.WriteThrough(true)
+			write(t, d, 5)
+			seal(d)
+			write(t, d, 6)
+		}, 0},
+		"what was answered before is in the image": {func(t *testing.T, d *Device) {
+			answered(t, d)
+			d.WriteThrough(true)
+			must(t, d.Write(2, block(2)))
+			write(t, d, 5)
+		}, 0},
+		"it was told so twice": {func(t *testing.T, d *Device) { d.WriteThrough(true); d.WriteThrough(true); write(t, d, 5) }, 0},
+		"something was answered before": {func(t *testing.T, d *Device) {
+			answered(t, d)
+			d.WriteThrough(true)
+			write(t, d, 5)
+		}, 2},
+		"it does not write through any more": {func(t *testing.T, d *Device) {
+			d.WriteThrough(true)
+			d.WriteThrough(false)
+			answered(t, d)
+			d.WriteThrough(true)
+		}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHosts(t)
+			d, kill := h.process(0)
+			tc.before(t, d)
+			kill()
+			m, err := memory.Open(h.memory[0])
+			must(t, err)
+			defer m.Close()
+			slow := &slowOrigin{image: h.image, begun: make(chan struct{}), goOn: make(chan struct{})}
+			d, losses, err := Open(h.disk, slow, m)
+			if err != nil || len(losses) > 0 {
+				t.Fatalf("open: %v, %v", losses, err)
+			}
+			dirty(t, d, "found", tc.want > 0)
+			written := make(chan error)
+			go func() { written <- d.Write(5, block(5)) }() // the kernel repeats it
+			<-slow.begun
+			if n := dirtyOn(t, h.disk); n != tc.want {
+				t.Errorf("%d blocks are dirty on the disk, want %d", n, tc.want)
+			}
+			for done := false; !done; {
+				select {
+				case slow.goOn <- struct{}{}:
+				case <-slow.begun:
+				case err := <-written:
+					must(t, err)
+					done = true
+				}
+			}
+			dirty(t, d, "the image has it", false)
+			if h.image.has(5) != 5 || dirtyOn(t, h.disk) != 0 {
+				t.Errorf("the image has %d, and %d blocks are dirty", h.image.has(5), dirtyOn(t, h.disk))
+			}
+		})
+	}
+}

@@ -261,13 +261,23 @@ func (d *Device) bringUpTo(ctx context.Context, last uint64) error {
 func (d *Device) WriteThrough(on bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.memory != nil {
-		d.memory.SetThrough(on)
-	}
 	if on && !d.through {
 		d.owed, d.owedIn = d.written, d.newest
 	}
 	d.through = on
+	d.noteThrough()
+}
+
+// noteThrough notes for the next process whether the device writes through, and whether anybody has an answer to what is in
+// the memory. The caller holds mu.
+func (d *Device) noteThrough() {
+	switch {
+	case d.memory == nil:
+	case d.through && d.stable >= d.owed:
+		d.memory.SetNothingAnswered()
+	default:
+		d.memory.SetThrough(d.through)
+	}
 }
 
 // settled reports whether the origin has everything that was acknowledged, because the device writes through. That holds too if the host

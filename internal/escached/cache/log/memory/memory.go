@@ -147,17 +147,31 @@ func (m *Memory) SetHeld(until time.Duration) { m.word(heldAt).Store(uint64(unti
 // Held returns what SetHeld noted.
 func (m *Memory) Held() time.Duration { return time.Duration(m.word(heldAt).Load()) }
 
+// What the word about writing through says. An earlier version does not know the last one, and takes it for the second.
+const (
+	writesBack = iota
+	writesThrough
+	nothingAnswered
+)
+
 // SetThrough notes whether the device writes through.
 func (m *Memory) SetThrough(on bool) {
-	word := uint64(0)
+	word := uint64(writesBack)
 	if on {
-		word = 1
+		word = writesThrough
 	}
 	m.word(throughAt).Store(word)
 }
 
-// Through returns what SetThrough noted.
-func (m *Memory) Through() bool { return m.word(throughAt).Load() != 0 }
+// Through returns whether the device writes through.
+func (m *Memory) Through() bool { return m.word(throughAt).Load() != writesBack }
+
+// SetNothingAnswered notes that the device writes through, and that nobody has an answer to what is in the batches now, or
+// comes there before the next SetThrough.
+func (m *Memory) SetNothingAnswered() { m.word(throughAt).Store(nothingAnswered) }
+
+// NothingAnswered returns what SetNothingAnswered noted.
+func (m *Memory) NothingAnswered() bool { return m.word(throughAt).Load() == nothingAnswered }
 
 // Now is the time since the host started, which is the same for all processes, and which nobody sets.
 func Now() time.Duration {
