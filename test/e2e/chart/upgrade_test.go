@@ -24,7 +24,7 @@ func upgrade(t *testing.T, w *world) {
 	for _, h := range w.hosts {
 		w.shell(t, h.Name, `for image in csi-controller csi-node escached; do
 			ctr -n k8s.io images ls -q | grep -q "^ghcr.io/escache/$image:next$" && continue # of another revision
-			old=$(ctr -n k8s.io images ls -q | grep "^ghcr.io/escache/$image:") && ctr -n k8s.io images tag "$old" "${old%:*}:next"; done`)
+			old=$(ctr -n k8s.io images ls -q | grep "^ghcr.io/escache/$image:" | grep -v ":other$") && ctr -n k8s.io images tag "$old" "${old%:*}:next"; done`)
 	}
 	before := w.pods(t)
 	w.sh(t, "charts", doc.Line(t, "kubectl apply"))
