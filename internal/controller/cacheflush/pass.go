@@ -87,7 +87,7 @@ func (r *Reconciler) node(ctx context.Context, f *v1alpha1.CacheFlush, m *memory
 				// pass.
 				v = r.step(ctx, f, v, max(time.Until(end).Truncate(time.Second), time.Second))
 				stalled := m.took(v.Name, v.LeftBytes < left || ended(v.Phase) || v.Phase == v1alpha1.FlushDrained, r.Now())
-				if v.Message == "" && stalled > patience {
+				if v.Message == "" && stalled > patience && f.Spec.Mode != v1alpha1.FlushModeTrim {
 					v.Message = fmt.Sprintf("not less dirty than %s ago: Ceph takes nothing, or only as much as is written meanwhile; "+
 						"look at Ceph's health and at what the pod writes", stalled.Round(time.Second))
 				}
@@ -132,6 +132,9 @@ func (r *Reconciler) step(
 	}
 	if err != nil {
 		return waiting(now, fmt.Errorf("read its record: %w", err))
+	}
+	if f.Spec.Mode == v1alpha1.FlushModeTrim {
+		return r.trim(ctx, v, now, longest)
 	}
 	at := v.Status.AttachedNode
 	switch {

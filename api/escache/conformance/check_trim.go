@@ -1,0 +1,27 @@
+package conformance
+
+import (
+	"bytes"
+
+	"github.com/escache/escache-csi/api/escache"
+)
+
+func trimChecks() []Check {
+	return []Check{{"a device without a filesystem is not trimmed and not formatted", trimWithoutFilesystem, beside}}
+}
+
+func (h *host) trim(v *volume, epoch int64) *answer {
+	h.s.Helper()
+	return h.post(escache.PathTrim, escache.TrimRequest{VolumeRef: v.VolumeRef, Epoch: epoch, FSType: "ext4", TimeoutSeconds: 1})
+}
+
+func trimWithoutFilesystem(s *suite) {
+	v := s.newVolume()
+	refused(s, "trim a volume that is not here", s.first.trim(v, 1), escache.CodeNotFound)
+	v.epoch = 4
+	v.attachUncached(s.first)
+	refused(s, "trim for an earlier attachment", s.first.trim(v, v.epoch-1), escache.CodeStaleEpoch)
+	refused(s, "trim a blank device", s.first.trim(v, v.epoch), escache.CodeInvalidRequest)
+	v.holds(s.first, 0, bytes.Repeat([]byte{0}, mib))
+	v.stopUncached(s.first)
+}
