@@ -1,6 +1,7 @@
 package trim
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -39,10 +40,40 @@ func open(r Request) (*mounted, error) {
 	if s.Flags&unix.ST_RDONLY != 0 {
 		return nil, errors.Join(refuse("the filesystem on %s is read-only; trimming writes", r.Device), m.close())
 	}
+	if err := sound(r); err != nil {
+		return nil, errors.Join(err, m.close())
+	}
 	if m.size, err = deviceSize(r.Device); err != nil {
 		return nil, errors.Join(err, m.close())
 	}
 	return m, nil
+}
+
+// Where ext4 keeps its state on the device, in little endian, and the bit of it that says that the kernel has found
+// errors: see s_state in Linux' Documentation/filesystems/ext4/super.rst.
+const ext4State, ext4HasErrors = 1024 + 0x3a, 0x2
+
+// sound refuses an ext4 that has found errors in itself, and that fsck has not seen since: what it counts as free may be
+// in use, and would be lost. It is asked after the mount, which takes such an error over from the journal. An xfs that
+// finds an error shuts down.
+func sound(r Request) error {
+	if r.Type != fstype.Ext4 {
+		return nil
+	}
+	f, err := os.Open(r.Device)
+	if err != nil {
+		return fmt.Errorf("state of the filesystem on %s: %w", r.Device, err)
+	}
+	var state [2]byte
+	_, err = f.ReadAt(state[:], ext4State)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("state of the filesystem on %s: %w", r.Device, err)
+	}
+	if binary.LittleEndian.Uint16(state[:])&ext4HasErrors != 0 {
+		return refuse("the filesystem on %s has errors, so what it counts as free may be in use: run fsck first, see "+
+			"docs/filesystem-errors.md", r.Device)
+	}
+	return nil
 }
 
 // deviceSize bounds a filesystem: its own count of blocks leaves out what it keeps for itself.

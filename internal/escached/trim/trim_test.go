@@ -187,6 +187,30 @@ func TestWhatCannotBeTrimmedIsRefused(t *testing.T) {
 	}
 }
 
+// What such a filesystem counts as free may be in use: only fsck knows.
+func TestAFilesystemThatHasFoundErrorsInItselfIsNotTrimmed(t *testing.T) {
+	if _, err := exec.LookPath("debugfs"); err != nil {
+		t.Skip("needs debugfs")
+	}
+	dev, file := device(t, "ext4", 64*mib)
+	run(t, "debugfs", "-w", "-R", "set_super_value state 3", dev) // unmounted cleanly, and with errors
+	run(t, "blockdev", "--flushbufs", dev)
+	before := allocated(t, file)
+	client := NewClient(command.NewExec())
+	for _, inUse := range []bool{false, true} {
+		if inUse {
+			mount(t, dev, "ext4", "errors=continue")
+		}
+		_, err := client.Trim(t.Context(), "v", Request{Device: dev, Type: "ext4", Longest: time.Minute})
+		if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "fsck") {
+			t.Errorf("mounted by others: %v: %v", inUse, err)
+		}
+	}
+	if after := allocated(t, file); after < before {
+		t.Errorf("%d bytes were discarded", before-after)
+	}
+}
+
 func sum(t *testing.T, file string) string {
 	t.Helper()
 	return run(t, "sha256sum", file)
