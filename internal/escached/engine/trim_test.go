@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"testing"
@@ -27,6 +28,8 @@ func connectedForTrim(t *testing.T, uncached bool) (w *world, e *Engine, device 
 		if _, err := e.DevConnect(t.Context(), uncachedOf(3)); err != nil {
 			t.Fatal(err)
 		}
+		w.recordErr = nil
+		w.record = escache.VolumeRecord{VolumeRef: ref, ImageID: "10ab", AttachedNode: "n1", Epoch: 3}
 		return w, e, "/dev/rbd7", 3
 	}
 	if err := e.PutReplica(t.Context(), putReq); err != nil {
@@ -91,5 +94,28 @@ func TestAMapThatIsNotTheRecordsIsNotTrimmed(t *testing.T) {
 	w.maps = nil
 	if _, err := e.Trim(t.Context(), trimOf(epoch)); code(err) != escache.CodeNotConnected || len(w.trimmed) > 0 {
 		t.Errorf("no map: %v", err)
+	}
+}
+
+// A call may come late, from a csi-controller that does not lead any more. The host then has the image of an attachment that
+// has ended, and what the filesystem in it counts as free may be in use by now.
+func TestWithoutACacheOnlyTheAttachmentOnRecordIsTrimmed(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*world)
+		want   escache.Code
+	}{
+		"another node has it":         {func(w *world) { w.record.AttachedNode = "n2" }, escache.CodeStaleEpoch},
+		"no node has it":              {func(w *world) { w.record.AttachedNode = "" }, escache.CodeStaleEpoch},
+		"it was given here again":     {func(w *world) { w.record.Epoch++ }, escache.CodeStaleEpoch},
+		"the record was set back":     {func(w *world) { w.record.Epoch-- }, escache.CodeStaleEpoch},
+		"it is of another image":      {func(w *world) { w.record.ImageID = "20cd" }, escache.CodeIdentityMismatch},
+		"the arbiter does not answer": {func(w *world) { w.recordErr = errors.New("no such socket") }, escache.CodeInternal},
+		"the record says so":          {func(*world) {}, ""},
+	} {
+		w, e, _, epoch := connectedForTrim(t, true)
+		c.change(w)
+		if _, err := e.Trim(t.Context(), trimOf(epoch)); code(err) != c.want || (len(w.trimmed) > 0) != (c.want == "") {
+			t.Errorf("%s: %v, %+v", name, err, w.trimmed)
+		}
 	}
 }
