@@ -1,6 +1,7 @@
 package cacheflush_test
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -382,4 +384,35 @@ func TestATrimGoesOnAfterACrash(t *testing.T) {
 			}
 		}
 	}
+}
+
+// olderStatus is an API server whose CRD has no status.uncached.
+type olderStatus struct{ client.Client }
+
+func (o olderStatus) Status() client.SubResourceWriter { return olderWriter{o.Client.Status()} }
+
+type olderWriter struct{ client.SubResourceWriter }
+
+func (o olderWriter) Update(ctx context.Context, object client.Object, opts ...client.SubResourceUpdateOption) error {
+	if v, ok := object.(*v1alpha1.CacheVolume); ok {
+		v.Status.Uncached = nil
+	}
+	return o.SubResourceWriter.Update(ctx, object, opts...)
+}
+
+func TestWithAnOlderCRDNothingIsTrimmedWithoutACache(t *testing.T) {
+	w, fs := newWorld(t), &trims{left: 1}
+	v, third := w.unused("pvc-1", fs)
+	w.persistentVolume("pvc-1", nil)
+	w.Cached = olderStatus{w.API}
+	w.Restart()
+	w.Poll()
+	_, err := w.trim("pvc-1", 0)
+	csitest.Wants(t, err, codes.FailedPrecondition, "apply the chart's CRDs")
+	if s := w.Volume("pvc-1").Status; s.AttachedNode != "" || s.Authority != v1alpha1.AuthorityCeph || len(fs.calls) > 0 ||
+		w.Host(third).Status(csitest.Ref(v)).State != escache.StateAbsent {
+		t.Errorf("status %+v, trimmed %+v", s, fs.calls)
+	}
+	_, err = w.Publish("pvc-1", v.Spec.Replicas[0])
+	csitest.Must(t, err)
 }

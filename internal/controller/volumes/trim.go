@@ -159,6 +159,10 @@ func (s *Steps) attachToTrim(ctx context.Context, v *v1alpha1.CacheVolume) error
 		return err
 	}
 	crashpoint.Reach("trim/attached")
+	if !st.TrimAttached() {
+		return errors.Join(fmt.Errorf("the API server has dropped status.uncached of volume %s: its CRD of CacheVolumes is older than "+
+			"csi-controller; apply the chart's CRDs: %w", v.Name, ErrRefused), s.resumeFlush(ctx, v, flushLongest))
+	}
 	return nil
 }
 
