@@ -79,6 +79,16 @@ func (r *Reconciler) trimmed(v *v1alpha1.CacheVolume, now v1alpha1.FlushedVolume
 	return done(now, what)
 }
 
+// drainTrim takes a volume from the host that trims it. Who drains a host may be about to restart it, and the host could
+// not give the volume back to a pod meanwhile.
+func (r *Reconciler) drainTrim(ctx context.Context, now v1alpha1.FlushedVolume, at string) v1alpha1.FlushedVolume {
+	now.Node = at
+	if err := r.Flusher.EndTrim(ctx, now.Name); err != nil {
+		return waiting(now, fmt.Errorf("node %s trims it, and has to give it back: %w", at, err))
+	}
+	return done(now, "node "+at+" was trimming it and has given it back, and everything is in Ceph")
+}
+
 // endTrims gives volumes up whose time is over, and takes them from the hosts that trim them. A volume that its host
 // does not give back stays open.
 func (r *Reconciler) endTrims(ctx context.Context, f *v1alpha1.CacheFlush) {

@@ -134,3 +134,22 @@ func TestATrimThatIsDeletedGivesTheVolumeBack(t *testing.T) {
 		t.Errorf("%+v, %d ends", now, f.ends)
 	}
 }
+
+// Who drains a host is about to restart it. While it is away, it could not give back what it trims, and no pod would get
+// that.
+func TestAHostThatIsDrainedGivesBackWhatItTrims(t *testing.T) {
+	w, f := newWorld(t), &trimmer{endErr: errors.New("the host does not answer")}
+	v := w.attach("a", "n1", 0)
+	v.Status.AttachedNode, v.Status.FlushEpoch, v.Status.Authority = "n2", v.Status.Epoch, v1alpha1.AuthorityCeph
+	v.Status.Uncached, v.Status.Outdated = &v1alpha1.UncachedAttachment{Epoch: v.Status.Epoch}, v.Spec.Replicas
+	must(t, w.api.Status().Update(t.Context(), v))
+	w.r.Flusher = f
+	w.flush(v1alpha1.CacheFlushSpec{Node: "n2", Mode: v1alpha1.FlushModeDrain})
+	if now := w.pass(); now.Status.Phase != v1alpha1.FlushRunning || !strings.Contains(of(t, now, "a").Message, "does not answer") {
+		t.Errorf("it still has the volume: %+v", now.Status)
+	}
+	f.endErr = nil
+	if now := of(t, w.pass(), "a"); now.Phase != v1alpha1.FlushComplete || f.ends != 2 {
+		t.Errorf("%+v, %d ends", now, f.ends)
+	}
+}
