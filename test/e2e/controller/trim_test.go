@@ -4,8 +4,10 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"syscall"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -32,6 +34,8 @@ func trimScenes() []scene {
 		w.filesystem(t, third(v), goesOn)
 		w.persistentVolume(t, crashed)
 	}
+	var trimmer string
+	var holder *mapped
 	detached := func(t *testing.T, w *world, d *driver) {
 		until(t, func() error { return d.create(t.Context(), crashed) })
 		until(t, func() error { return d.publish(t.Context(), crashed, w.one(t).Spec.Replicas[0]) })
@@ -58,6 +62,29 @@ func trimScenes() []scene {
 		}
 		w.endTrim(t, d)
 	}
+	beingTrimmed := func(t *testing.T, w *world, d *driver) {
+		detached(t, w, d)
+		prepare(t, w, true)
+		w.askTrim(t)
+		must(t, d.asked(t.Context(), func() (bool, error) {
+			f := w.trimOf(t)
+			return len(f.Status.Volumes) > 0 && f.Status.Volumes[0].TrimmedBytes != nil, nil
+		}))
+	}
+	publish := func(t *testing.T, w *world, d *driver) error {
+		return d.publish(t.Context(), crashed, w.one(t).Spec.Replicas[0])
+	}
+	taken := func(t *testing.T, w *world) {
+		v := w.one(t)
+		if s := v.Status; s.AttachedNode != v.Spec.Replicas[0] || s.Authority != v1alpha1.AuthorityCache || s.FlushEpoch != 0 ||
+			s.Uncached != nil || len(s.Outdated) > 0 || v.Spec.LinkGeneration == generation {
+			t.Errorf("a pod has it, and the record says %+v %+v", v.Spec, v.Status)
+		}
+	}
+	clean := func(t *testing.T, w *world, d *driver) {
+		must(t, d.asked(t.Context(), func() (bool, error) { return w.trimOf(t).Status.Phase == v1alpha1.FlushFailed, nil }))
+		w.endTrim(t, d)
+	}
 	return []scene{
 		{
 			name: "trim of a volume that no node has", clean: cachedAgain, check: trimmed,
@@ -73,30 +100,38 @@ func trimScenes() []scene {
 		},
 		{
 			name:   "ControllerPublishVolume of a volume that is being trimmed",
-			points: []string{"trim/stopped", "unpublish/detached"},
-			prepare: func(t *testing.T, w *world, d *driver) {
-				detached(t, w, d)
-				prepare(t, w, true)
-				w.askTrim(t)
-				must(t, d.asked(t.Context(), func() (bool, error) {
-					f := w.trimOf(t)
-					return len(f.Status.Volumes) > 0 && f.Status.Volumes[0].TrimmedBytes != nil, nil
-				}))
-			},
-			call: func(t *testing.T, w *world, d *driver) error {
-				return d.publish(t.Context(), crashed, w.one(t).Spec.Replicas[0])
-			},
+			points: []string{"trim/stopped", "unpublish/detached"}, prepare: beingTrimmed, call: publish, clean: clean,
 			check: func(t *testing.T, w *world) {
-				v := w.one(t)
-				w.attached(t, v.Spec.Replicas[0])
-				if v.Status.FlushEpoch != 0 || v.Status.Uncached != nil || v.Spec.LinkGeneration == generation {
-					t.Errorf("a pod has it, and the record says %+v %+v", v.Spec, v.Status)
-				}
+				taken(t, w)
+				w.attached(t, w.one(t).Spec.Replicas[0])
 				w.noneUncached(t)
 			},
+		},
+		{
+			// Its discards are still under way, and would hit what the pod writes.
+			name:   "ControllerPublishVolume of a volume whose host is cut off while it trims",
+			points: []string{"unpublish/fence_recorded", "unpublish/fenced", "unpublish/detached"}, call: publish,
+			prepare: func(t *testing.T, w *world, d *driver) {
+				beingTrimmed(t, w, d)
+				v := w.one(t)
+				trimmer, holder = v.Status.AttachedNode, w.open(t, v.Spec.Image)
+				must(t, errors.Join(holder.write(), holder.discard()))
+				w.fleet.Hosts[trimmer].Stop()
+				w.kubectl(t, "", "taint", "node", trimmer, "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute")
+			},
+			check: func(t *testing.T, w *world) {
+				taken(t, w)
+				if err := holder.discard(); !errors.Is(err, syscall.ESHUTDOWN) || !w.blocklisted(t, holder.address) {
+					t.Errorf("the host that was cut off discards: %v", err)
+				}
+			},
 			clean: func(t *testing.T, w *world, d *driver) {
-				must(t, d.asked(t.Context(), func() (bool, error) { return w.trimOf(t).Status.Phase == v1alpha1.FlushFailed, nil }))
-				w.endTrim(t, d)
+				holder.close()
+				w.fleet.Hosts[trimmer].Restart(t)
+				w.fleet.Hosts[trimmer].Forget()
+				w.kubectl(t, "", "taint", "node", trimmer, "node.kubernetes.io/out-of-service-")
+				clean(t, w, d)
+				w.ceph.Ceph(t, "osd", "blocklist", "rm", holder.address)
 			},
 		},
 	}
