@@ -20,6 +20,8 @@ func (h *Host) trim(_ context.Context, req escache.TrimRequest) (any, error) {
 	}
 	defer end()
 	switch {
+	case r.plain && r.superseded > r.epoch && !h.w.breaks("a trim asks no arbiter"):
+		return nil, fail(escache.CodeStaleEpoch, "on record it is attached to another host")
 	case h.w.breaks("a device without a filesystem is trimmed"):
 		return escache.TrimResponse{Done: true}, nil
 	case h.w.breaks("trim makes a filesystem"):
