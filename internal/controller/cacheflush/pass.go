@@ -140,10 +140,8 @@ func (r *Reconciler) step(
 	switch {
 	case at == "" && authority.InCeph(v):
 		return done(now, "it is not attached, and everything is in Ceph")
-	case v.Status.TrimAttached() && f.Spec.Mode == v1alpha1.FlushModeDrain:
-		return r.drainTrim(ctx, now, at)
 	case v.Status.UncachedAttached():
-		return done(now, "it is attached without a cache, and everything is in Ceph")
+		return r.uncached(ctx, f.Spec.Mode, v, now)
 	case at == "" || v.Status.FlushAttached():
 		return r.writeBack(ctx, now, at, longest)
 	}

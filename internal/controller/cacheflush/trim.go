@@ -79,9 +79,15 @@ func (r *Reconciler) trimmed(v *v1alpha1.CacheVolume, now v1alpha1.FlushedVolume
 	return done(now, what)
 }
 
-// drainTrim takes a volume from the host that trims it. Who drains a host may be about to restart it, and the host could
-// not give the volume back to a pod meanwhile.
-func (r *Reconciler) drainTrim(ctx context.Context, now v1alpha1.FlushedVolume, at string) v1alpha1.FlushedVolume {
+// uncached is for a volume without a cache, where nothing is to be written back. A drain takes it from a host that trims
+// it: who drains a host may be about to restart it, and the host could not give the volume back to a pod meanwhile.
+func (r *Reconciler) uncached(
+	ctx context.Context, mode v1alpha1.FlushMode, v *v1alpha1.CacheVolume, now v1alpha1.FlushedVolume,
+) v1alpha1.FlushedVolume {
+	if !v.Status.TrimAttached() || mode != v1alpha1.FlushModeDrain {
+		return done(now, "it is attached without a cache, and everything is in Ceph")
+	}
+	at := v.Status.AttachedNode
 	now.Node = at
 	if err := r.Flusher.EndTrim(ctx, now.Name); err != nil {
 		return waiting(now, fmt.Errorf("node %s trims it, and has to give it back: %w", at, err))

@@ -48,7 +48,8 @@ func (m *Maps) onRecord(ctx context.Context, here Record) error {
 	record, err := m.Records.Record(ctx, here.VolumeRef)
 	switch {
 	case err != nil:
-		return fmt.Errorf("nothing is trimmed before csi-node on %s has read the record of %s/%s: %w", m.Config.Node, here.Pool, here.Image, err)
+		return fmt.Errorf("nothing is trimmed before csi-node on %s has read the record of %s/%s: %w",
+			m.Config.Node, here.Pool, here.Image, err)
 	case record.ImageID != "" && record.ImageID != here.ImageID:
 		return problem.On(here.VolumeRef, escache.CodeIdentityMismatch, "the record is of image id %s, the map of %s",
 			record.ImageID, here.ImageID)
