@@ -211,10 +211,14 @@ func populated() map[string]any {
 		"HoldResponse":    HoldResponse{HeldUntil: until, Paused: true},
 		"ReleaseRequest":  ReleaseRequest{VolumeRef: ref, Epoch: 3},
 		"ResizeRequest":   ResizeRequest{VolumeRef: ref, Epoch: 3, SizeBytes: 8192},
-		"AbandonRequest":  AbandonRequest{VolumeRef: ref, Epoch: 4},
-		"MapRequest":      MapRequest{VolumeRef: ref, ImageID: "10d2", ReadOnly: true},
-		"MapResponse":     MapResponse{Device: "/dev/rbd3"},
-		"UnmapRequest":    UnmapRequest{VolumeRef: ref},
+		"TrimRequest": TrimRequest{
+			VolumeRef: ref, Epoch: 3, FSType: "ext4", MountOptions: []string{"noatime"}, StartByte: 4096, TimeoutSeconds: 10,
+		},
+		"TrimResponse":   TrimResponse{Done: true, NextByte: 8192, TrimmedBytes: 4096},
+		"AbandonRequest": AbandonRequest{VolumeRef: ref, Epoch: 4},
+		"MapRequest":     MapRequest{VolumeRef: ref, ImageID: "10d2", ReadOnly: true},
+		"MapResponse":    MapResponse{Device: "/dev/rbd3"},
+		"UnmapRequest":   UnmapRequest{VolumeRef: ref},
 		"VolumeRecord": VolumeRecord{
 			VolumeRef: ref, ImageID: "10d2", AttachedNode: "n2", Epoch: 4, Replicas: []string{"n1", "n2"}, Outdated: []string{"n1"},
 			InCeph: true,

@@ -23,6 +23,7 @@ const (
 	PathAbandon    = "/v1/abandon"
 	PathMap        = "/v1/map"
 	PathUnmap      = "/v1/unmap"
+	PathTrim       = "/v1/trim"
 )
 
 // Paths of the arbiter's calls. csi-node serves them, escached calls them.
@@ -480,4 +481,32 @@ type MapResponse struct {
 // UnmapRequest is the body of POST /v1/unmap.
 type UnmapRequest struct {
 	VolumeRef
+}
+
+// TrimRequest is the body of POST /v1/trim.
+type TrimRequest struct {
+	VolumeRef
+
+	// Epoch is that of the attachment which the call is about. An older one than this host has seen is
+	// CodeStaleEpoch.
+	Epoch int64 `json:"epoch"`
+	// FSType is ext4 or xfs, and MountOptions are those with which users mount the filesystem. Nothing is
+	// ever formatted.
+	FSType       string   `json:"fsType"`
+	MountOptions []string `json:"mountOptions,omitempty"`
+	// StartByte is where to begin: NextByte of the answer before, or 0.
+	StartByte int64 `json:"startByte,omitempty"`
+	// TimeoutSeconds limits the call. When the time is up, the answer says where to go on.
+	TimeoutSeconds int `json:"timeoutSeconds"`
+}
+
+// TrimResponse is the answer to POST /v1/trim.
+type TrimResponse struct {
+	// Done: the whole filesystem was trimmed, from StartByte on.
+	Done bool `json:"done"`
+	// NextByte is where the next call begins, if it is not done.
+	NextByte int64 `json:"nextByte"`
+	// TrimmedBytes is what the filesystem has discarded in this call. Ceph gives back whole objects only, and
+	// what was discarded may have been free there already.
+	TrimmedBytes int64 `json:"trimmedBytes"`
 }

@@ -6,7 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// CacheFlush writes the dirty data of one or more volumes back to Ceph.
+// CacheFlush writes the dirty data of one or more volumes back to Ceph, or gives their free space back to Ceph.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -30,9 +30,9 @@ type CacheFlush struct {
 	Status CacheFlushStatus `json:"status,omitempty"`
 }
 
-// FlushMode says what happens to new writes.
+// FlushMode says what is brought to Ceph.
 //
-// +kubebuilder:validation:Enum=Flush;Drain
+// +kubebuilder:validation:Enum=Flush;Drain;Trim
 type FlushMode string
 
 // Modes of a CacheFlush.
@@ -42,12 +42,16 @@ const (
 	// FlushModeDrain also sends new writes straight to Ceph, until the volume moves or the
 	// CacheFlush is deleted.
 	FlushModeDrain FlushMode = "Drain"
+	// FlushModeTrim has the filesystem of one volume give its free space back to Ceph, after what is dirty. It is for
+	// a volume that no pod has, and for one whose device takes discards where it is attached.
+	FlushModeTrim FlushMode = "Trim"
 )
 
 // CacheFlushSpec names what to flush: exactly one of volume, persistentVolumeClaim, node and
 // nodeGroup.
 //
 // +kubebuilder:validation:ExactlyOneOf=volume;persistentVolumeClaim;node;nodeGroup
+// +kubebuilder:validation:XValidation:rule="self.mode != 'Trim' || has(self.volume) || has(self.persistentVolumeClaim)",message="Trim is for one volume"
 // +kubebuilder:validation:XValidation:rule="!has(self.secondCopies) || !self.secondCopies || has(self.node)",message="name the node"
 // +kubebuilder:validation:XValidation:rule="!has(self.secondCopies) || !self.secondCopies || self.mode == 'Drain'",message="only for Drain"
 // +kubebuilder:validation:XValidation:rule="!has(self.moveSecondCopies) || !self.moveSecondCopies || has(self.secondCopies) && self.secondCopies",message="only with secondCopies"
@@ -101,14 +105,14 @@ type CacheFlushSpec struct {
 	// +kubebuilder:validation:Minimum=0
 	BytesPerSecond int64 `json:"bytesPerSecond,omitempty"`
 
-	// TimeoutSeconds is how long a Flush tries. Volumes that are not clean by then, for example
+	// TimeoutSeconds is how long a Flush or a Trim tries. Volumes that are not clean by then, for example
 	// because a pod keeps writing, count as failed. A Drain goes on until it is deleted.
 	//
 	// +kubebuilder:default=3600
 	// +kubebuilder:validation:Minimum=1
 	TimeoutSeconds int32 `json:"timeoutSeconds,omitempty"`
 
-	// TTLSecondsAfterFinished is how long a finished Flush is kept. A Drain stays until it is
+	// TTLSecondsAfterFinished is how long a finished Flush or Trim is kept. A Drain stays until it is
 	// deleted.
 	//
 	// +kubebuilder:default=3600
@@ -136,7 +140,7 @@ const (
 	FlushPending  FlushPhase = "Pending"
 	FlushRunning  FlushPhase = "Running"
 	FlushDrained  FlushPhase = "Drained"  // clean, and new writes go to Ceph
-	FlushComplete FlushPhase = "Complete" // everything that was dirty is in Ceph
+	FlushComplete FlushPhase = "Complete" // everything that was dirty is in Ceph, or everything is trimmed
 	FlushFailed   FlushPhase = "Failed"   // some volumes could not be flushed; the message names them
 )
 
@@ -151,7 +155,7 @@ const FlushConditionMoves = "MovesSecondCopies"
 // CacheFlushStatus is the progress of a CacheFlush.
 type CacheFlushStatus struct {
 	Phase FlushPhase `json:"phase,omitempty"`
-	// TotalBytes were dirty at the start, LeftBytes are dirty now.
+	// TotalBytes were dirty at the start, LeftBytes are dirty now. Of a Trim they are what is to be looked through.
 	TotalBytes int64 `json:"totalBytes,omitempty"`
 	LeftBytes  int64 `json:"leftBytes,omitempty"`
 	Percent    int32 `json:"percent,omitempty"`
@@ -184,6 +188,9 @@ type FlushedVolume struct {
 	Phase      FlushPhase `json:"phase,omitempty"`
 	TotalBytes int64      `json:"totalBytes,omitempty"`
 	LeftBytes  int64      `json:"leftBytes,omitempty"`
+	// TrimmedBytes is what the filesystem has discarded since a Trim began. Ceph gives back whole objects only, and
+	// what was discarded may have been free there already.
+	TrimmedBytes *int64 `json:"trimmedBytes,omitempty"`
 	// Message says why a volume could not be flushed, or what it waits for.
 	Message string `json:"message,omitempty"`
 }
@@ -197,7 +204,8 @@ type CacheFlushSummary struct {
 	Volumes string `json:"volumes,omitempty"`
 }
 
-// FlushFinalizer keeps a CacheFlush until write-back is restored on the volumes that it drained.
+// FlushFinalizer keeps a CacheFlush until write-back is restored on the volumes that it drained, and no host has a
+// volume any more to trim it.
 const FlushFinalizer = "escache.io/flush"
 
 // FlushOwner returns the owner that a CacheFlush uses for its write-through claim on a CacheVolume.

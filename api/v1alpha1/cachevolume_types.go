@@ -306,10 +306,11 @@ type CacheVolumeStatus struct {
 	Hosts []ReplicaHost `json:"hosts,omitempty"`
 	// FlushEpoch marks an attachment that csi-controller made itself. While it equals Epoch, no pod
 	// uses the volume: AttachedNode only writes the cache back, so that afterwards a node without a
-	// current copy can attach the volume.
+	// current copy can attach the volume. Or, if Uncached is set too, it only gives the filesystem's free
+	// space back to Ceph.
 	FlushEpoch int64 `json:"flushEpoch,omitempty"`
-	// Uncached is set while a node outside the group has the volume without a cache. All replicas are
-	// outdated then: they are created again by the next attachment in the group.
+	// Uncached is set while a node outside the group, or one that gives free space back to Ceph, has the
+	// volume without a cache. All replicas are outdated then: they are created again by the next attachment in the group.
 	Uncached *UncachedAttachment `json:"uncached,omitempty"`
 	// Outdated lists the nodes whose replica is not current. A node leaves the list only after a
 	// complete resync, or when its replica is created again.

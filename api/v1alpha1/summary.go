@@ -66,13 +66,18 @@ func (v *CacheVolume) ModificationRefused() bool {
 	return applied != nil && applied.Refused && applied.Modification == v.Spec.Modifications
 }
 
-// FlushAttached reports whether the volume is attached only so that its cache is written back, and
-// not for a pod.
+// FlushAttached reports whether the volume is attached only for csi-controller's own work, and not for a pod: its cache
+// is written back, or it is trimmed.
 func (s *CacheVolumeStatus) FlushAttached() bool {
 	return s.AttachedNode != "" && s.FlushEpoch == s.Epoch
 }
 
-// UncachedAttached reports whether a node outside the volume's group has it without a cache.
+// TrimAttached reports whether a node has the volume only so that its free space is given back to Ceph, without a
+// cache and not for a pod.
+func (s *CacheVolumeStatus) TrimAttached() bool { return s.FlushAttached() && s.UncachedAttached() }
+
+// UncachedAttached reports whether a node has the volume without a cache: one outside its group, for a pod, or one that
+// trims it.
 func (s *CacheVolumeStatus) UncachedAttached() bool {
 	return s.AttachedNode != "" && s.Uncached != nil && s.Uncached.Epoch == s.Epoch
 }

@@ -104,8 +104,8 @@ func confirmedOutside(
 	case own.status.HostID == "":
 		return Attachment{}, fmt.Errorf("volume %s: escached on node %s does not say which machine it is: %w", v.Name, node, ErrUnreachable)
 	case !own.status.Uncached && (own.status.State != escache.StateAbsent || HasDevice(own.status)):
-		return Attachment{}, fmt.Errorf("volume %s: node %s is not in its group, and has a replica of it or its device (%s), which has to "+
-			"go first: %w", v.Name, node, own.status.State, ErrRefused)
+		return Attachment{}, fmt.Errorf("volume %s: node %s is to have it without a cache, and has a replica of it or its "+
+			"device (%s), which has to go first: %w", v.Name, node, own.status.State, ErrRefused)
 	}
 	for _, other := range Current(v) {
 		r := reports[other]
@@ -131,7 +131,7 @@ func mayBeOutside(v *v1alpha1.CacheVolume, node string) bool {
 // the volume's NodeGroup. Errors wrap ErrForeignNode or ErrRefused.
 func Attach(v *v1alpha1.CacheVolume, group []string, node string) (Attachment, error) {
 	s := &v.Status
-	if s.UncachedAttached() && s.AttachedNode == node {
+	if s.UncachedAttached() && s.AttachedNode == node && !s.FlushAttached() {
 		return Attachment{Held: true, Epoch: s.Epoch, Uncached: true}, nil // also if the node has come into the group since
 	}
 	outside := !slices.Contains(group, node)
@@ -146,8 +146,8 @@ func Attach(v *v1alpha1.CacheVolume, group []string, node string) (Attachment, e
 			v.Name, s.AttachedNode, s.Epoch, ErrRefused)
 	}
 	// While csi-controller has the volume written back, only the node that does so may have it
-	// right away: it has the device already.
-	if flushing && (s.AttachedNode != node || s.IsOutdated(node)) {
+	// right away: it has the device already. One that trims it has another device.
+	if flushing && (s.AttachedNode != node || s.IsOutdated(node) || s.UncachedAttached()) {
 		return Attachment{FlushFirst: []string{s.AttachedNode}}, nil
 	}
 	a := Attachment{Held: s.AttachedNode == node && !flushing, Epoch: s.Epoch}

@@ -38,7 +38,7 @@
 //
 // # The questions
 //
-//   - csi-controller: may this node have the volume ([Attach])? May it be taken from this node
+//   - csi-controller: may this node have the volume ([Attach]), or have it to trim it ([AttachToTrim])? May it be taken from this node
 //     ([Detach])? Has the truth moved to Ceph by now ([Settled], [Drained], [EndFlush])? Which host
 //     writes back first ([Flushers]), whom to fence ([Clients], [Late]), which entry may leave the
 //     blocklist ([MapGone]), which copies are created again and which of them do not count yet ([Renewed],

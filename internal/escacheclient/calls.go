@@ -155,6 +155,19 @@ func (c *Client) Resize(ctx context.Context, req escache.ResizeRequest) error {
 	return about(&req.Epoch, func() error { return c.change(ctx, "resize", escache.PathResize, req) })
 }
 
+// Trim has the filesystem of a device discard its free space, for at most the time that the request names and what a
+// part takes that was begun.
+func (c *Client) Trim(ctx context.Context, req escache.TrimRequest) (*escache.TrimResponse, error) {
+	var trimmed escache.TrimResponse
+	err := c.do(ctx, call{
+		name: "trim", method: http.MethodPost, path: escache.PathTrim, body: req, out: &trimmed, limit: c.opts.Timeout.Connect,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &trimmed, nil
+}
+
 // Abandon gives up the device of a volume that another node has in that epoch. The host refuses
 // unless its arbiter's record proves that the copy there can be spared.
 func (c *Client) Abandon(ctx context.Context, ref escache.VolumeRef, epoch int64) error {

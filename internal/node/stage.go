@@ -15,6 +15,7 @@ import (
 	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/crashpoint"
+	"github.com/escache/escache-csi/internal/fstype"
 	fs "github.com/escache/escache-csi/internal/node/filesystem"
 	"github.com/escache/escache-csi/internal/node/health"
 	"github.com/escache/escache-csi/internal/node/kube"
@@ -151,7 +152,7 @@ func (s *Service) mountDevice(ctx context.Context, r stageRequest, device string
 		s.Logger.WarnContext(ctx, "the kernel has noted errors in the filesystem; check it",
 			"volume", r.volume, "device", device, "type", sb.Type)
 	}
-	err = s.Mounter.Mount(ctx, r.volume, device, r.path, r.fsType, fs.MountOptions(r.fsType, r.options, r.readOnly))
+	err = s.Mounter.Mount(ctx, r.volume, device, r.path, r.fsType, fstype.MountOptions(r.fsType, r.options, r.readOnly))
 	if _, failed := errors.AsType[*command.ExitError](err); failed {
 		findings := s.Filesystems.Check(ctx, r.volume, device, r.fsType)
 		return fmt.Errorf("%w: volume %s does not mount: %w. %s. The driver repairs nothing: that is an operator's decision",

@@ -28,6 +28,7 @@ import (
 	"github.com/escache/escache-csi/internal/plugin/move"
 	"github.com/escache/escache-csi/internal/plugin/release"
 	"github.com/escache/escache-csi/internal/plugin/status"
+	"github.com/escache/escache-csi/internal/plugin/trim"
 )
 
 // Run runs the command line and returns the exit code.
@@ -66,7 +67,7 @@ func newCommand(version string, c *console.Console) *cobra.Command {
 	root.AddCommand(
 		status.Command(c), explain.Command(c), inspection.Orphans(c), inspection.Preflight(c, version), inspection.SupportBundle(c),
 		flush.Command(c), maintenance.Cordon(c), maintenance.Evacuate(c), maintenance.Uncordon(c), maintenance.ReplaceHost(c),
-		move.Command(c), move.Rebalance(c), loss.Repair(c), loss.Discard(c),
+		trim.Command(c), move.Command(c), move.Rebalance(c), loss.Repair(c), loss.Discard(c),
 		adoption.Command(c), release.Command(c), bench.Command(c),
 	)
 	return root

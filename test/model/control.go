@@ -32,6 +32,7 @@ func (m *Model) control(s *state, out emit) {
 		try(giveUpBegins, h, func(n *state) bool { return m.beginUnpublish(n, h, true) })
 	}
 	m.flushDetached(s, try)
+	m.trims(s, try)
 	try(settleBegins, 0, m.beginSettle)
 	m.fencesLate(s, try)
 	m.keepsFenced(s, try)

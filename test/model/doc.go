@@ -65,6 +65,9 @@
 // own. There the caches of the others keep what they have written back, as dm-writecache does, and would
 // show it. Nothing is modelled of the labels that decide where pods may run.
 //
+// A host that trims a volume is modelled as a user of it without a cache: it mounts the filesystem, which replays the
+// journal, and it discards. What it writes no cache knows of. That the filesystem knows what is free is not modelled.
+//
 // # What is assumed
 //
 //   - While DRBD's handler for a failed disk runs on a Primary whose peer is in sync and not counted, that
@@ -121,6 +124,7 @@
 //     The note in the image's metadata, which is not modelled, refuses the first of these attachments.
 //   - Replacing a copy whose old partner is asked about after the new one is counted: a host changes its
 //     partner before it fills the new one.
-//   - A dev_connect that csi-controller itself has asked for, to have a cache written back, and that ends after
-//     it was given up.
+//   - A dev_connect that csi-controller itself has asked for, to have a cache written back or a volume trimmed, and that
+//     ends after it was given up. A host that maps the image so late does not trim it: escached asks the arbiter first. The
+//     map keeps others out until csi-node on that host gives it up.
 package model

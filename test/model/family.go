@@ -29,6 +29,7 @@ const (
 	Removed                      // a copy was removed, and what removed it died
 	Late                         // maps come late, and write back before anybody asks whether they may be used
 	Detached                     // dirty volumes that no pod has are written back, also for no pod
+	Trimming                     // volumes that nobody has are trimmed by a host without a copy
 	Seconds                      // the power fails in the seconds in which nobody has counted what only the peer has
 )
 

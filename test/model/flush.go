@@ -42,6 +42,9 @@ func (m *Model) writesBack(s *state, k kind, current set, try func(kind, uint8, 
 	if s.rec.flush {
 		try(k, s.rec.attached, func(n *state) bool {
 			n.ctl = controller{op: opFlush, node: s.rec.attached, pc: m.flushFrom()}
+			if n.rec.uncached {
+				n.ctl.outside, n.ctl.pc = true, trimStop // Ceph has everything
+			}
 			return true
 		})
 		return
@@ -90,6 +93,8 @@ func (m *Model) advanceFlush(s *state) bool {
 	c := &s.ctl
 	n := &s.host[c.node]
 	switch c.pc {
+	case trimAttach, trimConnect, trimStop:
+		return m.advanceTrim(s)
 	case flushAttach:
 		c.pc = m.flushFrom()
 		return m.swap(s, func(r *record) {

@@ -77,6 +77,8 @@ const (
 	NoteReadByStage
 	NotedBeforeUse
 	NoLaterKnown
+	TrimOnlyFromCeph
+	TrimOutdatesAll
 	guardsEnd
 )
 
@@ -154,6 +156,8 @@ var Precautions = map[Guard]string{
 	NoteReadByStage:          "no host connects before its record was compared with what the image tells",
 	NotedBeforeUse:           "no host connects before the image tells of the attachment",
 	NoLaterKnown:             "nothing is written back while a host has seen a later attachment than the record",
+	TrimOnlyFromCeph:         "a host without a copy gets a volume to trim it only while the truth is in Ceph",
+	TrimOutdatesAll:          "with an attachment for a trim all copies are on record as outdated, in the same write",
 	PermitEndsWithAttachment: "a connect drops the permit that an earlier attachment has left",
 }
 

@@ -93,6 +93,8 @@ const (
 	fenceAgain
 	flushBegins
 	publishesDrained
+	trimBegins
+	trimGoesOn
 	kinds
 )
 
@@ -190,6 +192,8 @@ var texts = map[kind]string{
 	forgetHost:        "nobody waits for a map of %s any more",
 	flushBegins:       "the controller has %s write back a volume that no pod has",
 	publishesDrained:  "the record says that the volume is drained from the beginning; it is published to %s",
+	trimBegins:        "the controller begins to have %s trim the volume",
+	trimGoesOn:        "the controller goes on with the trim on %s",
 	controllerFlushes: "ControllerPublish begins, and has %s write back first",
 }
 
@@ -251,7 +255,7 @@ func (m *Model) environment(s *state, out emit) {
 // has never had to do with the volume.
 func hostTrouble(h uint8, at *host, try func(kind, uint8, bool, func(*state))) {
 	switch {
-	case at.up && (at.laid || at.given != 0):
+	case at.up && (at.laid || at.given != 0 || at.plain):
 		try(powerOff, h, true, func(n *state) { n.powerOff(h) })
 	case !at.up:
 		try(powerOn, h, false, func(n *state) { n.host[h].up = true })
@@ -260,7 +264,7 @@ func hostTrouble(h uint8, at *host, try func(kind, uint8, bool, func(*state))) {
 		}
 	}
 	answerTrouble(h, at, try)
-	if at.up && at.control && at.given != 0 {
+	if at.up && at.control && (at.given != 0 || at.plain) {
 		try(cutControl, h, true, func(n *state) { n.host[h].control = false })
 	} else if !at.control {
 		try(healControl, h, false, func(n *state) { n.host[h].control = true })

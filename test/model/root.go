@@ -14,6 +14,13 @@ func (m *Model) roots() []root {
 			{"a volume that nobody has, dirty on n1 and n2", dirtyBefore()},
 		}
 	}
+	if m.has(Trimming) {
+		return []root{
+			{"a clean volume that was used in its group, and that nobody has", usedBefore()},
+			{"a volume that n3 trims, and that was used in its group before", m.beingTrimmed()},
+			{"a volume that nobody has, dirty on n1 and n2", dirtyBefore()},
+		}
+	}
 	if m.has(Late) {
 		return []root{{"a volume that is published to n1 and dirty; n1 is cut off while it connects", published()}}
 	}

@@ -36,6 +36,9 @@ const (
 	transferClear
 	transferCleared
 	transferPlace
+	trimAttach
+	trimConnect
+	trimStop
 )
 
 var stepTexts = map[uint8]string{
@@ -72,6 +75,9 @@ var stepTexts = map[uint8]string{
 	transferClear:    "the replicas in the former group are removed",
 	transferCleared:  "the record says that the volume has left them",
 	transferPlace:    "the record says that the volume is in the new group",
+	trimAttach:       "the record says who has it to trim it",
+	trimConnect:      "the image is mapped without a cache, where it is to be trimmed",
+	trimStop:         "the host that trims it is to unmap it",
 	flushEnd:         "how the write-back went is looked at",
 }
 
@@ -81,6 +87,9 @@ func (c controller) fenced() uint8 {
 	case opPublish:
 		return publishAttach
 	case opFlush:
+		if c.outside {
+			return trimAttach
+		}
 		return flushAttach
 	case opDiscard:
 		return discardRecord

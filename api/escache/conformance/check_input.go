@@ -43,6 +43,7 @@ func bodyCalls(v *volume) []bodyCall {
 		{http.MethodPost, escache.PathAbandon, escache.AbandonRequest{VolumeRef: ref, Epoch: 1}},
 		{http.MethodPost, escache.PathMap, escache.MapRequest{VolumeRef: ref, ImageID: "1d1"}},
 		{http.MethodPost, escache.PathUnmap, escache.UnmapRequest{VolumeRef: ref}},
+		{http.MethodPost, escache.PathTrim, escache.TrimRequest{VolumeRef: ref, Epoch: 1, FSType: "ext4", TimeoutSeconds: 1}},
 	}
 }
 

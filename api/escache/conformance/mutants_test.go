@@ -132,7 +132,11 @@ var mutants = map[string][]string{
 		"a late hold is carried out", "a late release is carried out", "stop forgets the epoch",
 	},
 	"a call for another host changes nothing": {"a call for another host is carried out", "all hosts have one identity"},
-	"a device is not abandoned without proof": {"the caller's word is proof"},
+	"a device without a filesystem is not trimmed and not formatted": {
+		"a device without a filesystem is trimmed", "trim makes a filesystem", "a late trim is carried out",
+	},
+	"an image without a cache is not trimmed when another host is given the volume": {"a trim asks no arbiter"},
+	"a device is not abandoned without proof":                                       {"the caller's word is proof"},
 	"a device whose peer has everything is abandoned when another host is given the volume": {
 		"a device is not abandoned while its peer is connected", "stop keeps the image's lock",
 	},

@@ -49,7 +49,7 @@ const (
 func Checks() []Check {
 	return slices.Concat(hostChecks(), inputChecks(), replicaChecks(), connectChecks(), flushChecks(), stopChecks(), modeChecks(),
 		optionsChecks(), holdChecks(), resizeChecks(), moveChecks(), joinChecks(), abandonChecks(), lateChecks(), secretChecks(),
-		uncachedChecks(), mapChecks(), restartChecks())
+		uncachedChecks(), trimChecks(), mapChecks(), restartChecks())
 }
 
 // Run runs every check as a subtest, some of them at the same time (go test -parallel). It must be

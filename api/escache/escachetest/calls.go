@@ -61,6 +61,11 @@ func (h *Host) Resize(ctx context.Context, req escache.ResizeRequest) error {
 	return err
 }
 
+// Trim is POST /v1/trim.
+func (h *Host) Trim(ctx context.Context, req escache.TrimRequest) (*escache.TrimResponse, error) {
+	return as[escache.TrimResponse](h.trim(ctx, req))
+}
+
 // Abandon is POST /v1/abandon.
 func (h *Host) Abandon(ctx context.Context, req escache.AbandonRequest) error {
 	_, err := h.abandon(ctx, req)

@@ -71,6 +71,7 @@ func (s *server) verbs() map[string]map[string]verb {
 		escache.PathAbandon:    {http.MethodPost: with(s, h.abandon)},
 		escache.PathMap:        {http.MethodPost: with(s, h.mapImage)},
 		escache.PathUnmap:      {http.MethodPost: with(s, h.unmapImage)},
+		escache.PathTrim:       {http.MethodPost: with(s, h.trim)},
 	}
 }
 

@@ -59,7 +59,7 @@ func (h *Host) Break(rule string) {
 }
 
 // Supersede says that the record proves that the replica was superseded in an epoch, so that it may
-// be abandoned.
+// be abandoned, and is not trimmed.
 func (h *Host) Supersede(ref escache.VolumeRef, epoch int64) {
 	defer h.lock()()
 	if r := h.replicas[ref]; r != nil {

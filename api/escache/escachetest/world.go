@@ -70,8 +70,10 @@ type Host struct {
 	maps        map[escache.VolumeRef]*plain // of images without a cache
 	mapping     map[escache.VolumeRef]int64  // epochs of the images that are being mapped without a cache
 	onMap       func()                       // see OnMap
-	recovering  bool                         // it has just started; see Restart
-	leaked      int64
+	// onTrim is nil before OnTrim was called.
+	onTrim     func(escache.TrimRequest) (escache.TrimResponse, error)
+	recovering bool // it has just started; see Restart
+	leaked     int64
 }
 
 type replica struct {

@@ -17,6 +17,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/cache/writecache"
 	"github.com/escache/escache-csi/internal/escached/child"
 	"github.com/escache/escache-csi/internal/escached/server"
+	"github.com/escache/escache-csi/internal/escached/trim"
 	"github.com/escache/escache-csi/internal/traces/export"
 )
 
@@ -66,6 +67,10 @@ func Command(version string) *cobra.Command {
 			RunE: func(_ *cobra.Command, args []string) error {
 				return child.Main(args, queries(), os.Stdin, os.Stdout)
 			},
+		},
+		&cobra.Command{
+			Use: trim.Verb, Hidden: true, Args: cobra.NoArgs,
+			RunE: func(*cobra.Command, []string) error { return trim.Main(os.Stdin, os.Stdout) },
 		},
 		&cobra.Command{
 			Use: launch.Verb, Hidden: true, DisableFlagParsing: true,

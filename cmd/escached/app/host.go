@@ -26,6 +26,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/krbd"
 	"github.com/escache/escache-csi/internal/escached/lvm"
 	"github.com/escache/escache-csi/internal/escached/memory"
+	"github.com/escache/escache-csi/internal/escached/trim"
 )
 
 // newEngine wires an engine to the real layers of this host. configPath is the configuration file
@@ -54,7 +55,7 @@ func newEngine(cfg escached.Config, version, configPath string, log *slog.Logger
 	return engine.New(host.New(cfg, uname, handlers, host.Layers{
 		Store: l.store, Replicator: l.control, Resources: l.resources, States: l.states, Records: records, Images: l.images,
 		Caches: cache.Engines{escache.EngineWritecache: l.standard, escache.EngineLog: l.log}, Kernel: l.kernel,
-		Memory: memory.Proc{Path: "/proc"}, KillUsers: deviceusers.Kill, Stuck: l.run.Stuck,
+		Trimmer: trim.NewClient(l.run), Memory: memory.Proc{Path: "/proc"}, KillUsers: deviceusers.Kill, Stuck: l.run.Stuck,
 	}), version, log), nil
 }
 

@@ -16,8 +16,8 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
-// cancel restores write-back on every volume that was drained, and then lets Kubernetes remove the
-// object. A host that does not answer delays that, because its volumes would write through for
+// cancel restores write-back on every volume that was drained, takes those from their hosts that are being trimmed, and
+// then lets Kubernetes remove the object. A host that does not answer delays that, because its volumes would write through for
 // ever, and so does a second copy that is not current yet.
 func (r *Reconciler) cancel(ctx context.Context, f *v1alpha1.CacheFlush) (ctrl.Result, error) {
 	if !controllerutil.ContainsFinalizer(f, v1alpha1.FlushFinalizer) {
@@ -34,10 +34,14 @@ func (r *Reconciler) cancel(ctx context.Context, f *v1alpha1.CacheFlush) (ctrl.R
 	if f.Spec.SecondCopies {
 		may = func(ctx context.Context, volume string) error { return r.stillNeedsTwo(ctx, f, volume) }
 	}
-	failures := r.restore(ctx, f.Name, names, may)
+	failures := append(r.restore(ctx, f.Name, names, may), r.cancelTrims(ctx, f)...)
 	if len(failures) > 0 {
 		before := f.DeepCopy()
-		r.condition(f, metav1.ConditionFalse, "Restoring", text(append([]string{"write-back is being restored"}, failures...)))
+		what := "write-back is being restored"
+		if f.Spec.Mode == v1alpha1.FlushModeTrim {
+			what = "the host that trims it is to give it back"
+		}
+		r.condition(f, metav1.ConditionFalse, "Restoring", text(append([]string{what}, failures...)))
 		if err := r.write(ctx, before, f); err != nil {
 			return retry(err)
 		}

@@ -87,7 +87,7 @@ func (r *Reconciler) node(ctx context.Context, f *v1alpha1.CacheFlush, m *memory
 				// pass.
 				v = r.step(ctx, f, v, max(time.Until(end).Truncate(time.Second), time.Second))
 				stalled := m.took(v.Name, v.LeftBytes < left || ended(v.Phase) || v.Phase == v1alpha1.FlushDrained, r.Now())
-				if v.Message == "" && stalled > patience {
+				if v.Message == "" && stalled > patience && f.Spec.Mode != v1alpha1.FlushModeTrim {
 					v.Message = fmt.Sprintf("not less dirty than %s ago: Ceph takes nothing, or only as much as is written meanwhile; "+
 						"look at Ceph's health and at what the pod writes", stalled.Round(time.Second))
 				}
@@ -133,12 +133,15 @@ func (r *Reconciler) step(
 	if err != nil {
 		return waiting(now, fmt.Errorf("read its record: %w", err))
 	}
+	if f.Spec.Mode == v1alpha1.FlushModeTrim {
+		return r.trim(ctx, v, now, longest)
+	}
 	at := v.Status.AttachedNode
 	switch {
 	case at == "" && authority.InCeph(v):
 		return done(now, "it is not attached, and everything is in Ceph")
 	case v.Status.UncachedAttached():
-		return done(now, "it is attached without a cache, and everything is in Ceph")
+		return r.uncached(ctx, f.Spec.Mode, v, now)
 	case at == "" || v.Status.FlushAttached():
 		return r.writeBack(ctx, now, at, longest)
 	}

@@ -33,6 +33,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/controller/drain"
+	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
@@ -42,9 +43,12 @@ type Hosts interface {
 	Flush(ctx context.Context, at cachevolume.Attachment, longest time.Duration) (*escache.FlushResponse, error)
 }
 
-// Flusher has volumes written back that no pod has; *volumes.Locked.
+// Flusher has volumes written back that no pod has, and volumes trimmed; *volumes.Locked.
 type Flusher interface {
 	WriteBackDetached(ctx context.Context, volume string, longest time.Duration) error
+	// Trim takes a bite, and EndTrim takes the volume from the host that trims it.
+	Trim(ctx context.Context, volume string, start int64, longest time.Duration) (volumes.Trimmed, error)
+	EndTrim(ctx context.Context, volume string) error
 }
 
 // Config holds what a Reconciler needs.
@@ -183,6 +187,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	before, begun := f.DeepCopy(), time.Now()
 	if !finished(f) {
 		r.pass(ctx, f)
+		r.endTrims(ctx, f)
 		r.judge(f)
 	}
 	if err := r.write(ctx, before, f); err != nil {

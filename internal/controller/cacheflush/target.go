@@ -33,7 +33,9 @@ func (r *Reconciler) begin(ctx context.Context, f *v1alpha1.CacheFlush) error {
 	if err != nil {
 		return err
 	}
-	f.Status = v1alpha1.CacheFlushStatus{Phase: v1alpha1.FlushRunning, StartTime: &now, Volumes: r.measure(ctx, volumes)}
+	f.Status = v1alpha1.CacheFlushStatus{
+		Phase: v1alpha1.FlushRunning, StartTime: &now, Volumes: r.measure(ctx, volumes, f.Spec.Mode == v1alpha1.FlushModeTrim),
+	}
 	r.condition(f, metav1.ConditionFalse, "InProgress", fmt.Sprintf("%d volumes", len(volumes)))
 	return nil
 }
@@ -57,7 +59,7 @@ func (r *Reconciler) follow(ctx context.Context, f *v1alpha1.CacheFlush) error {
 			known.Phase, known.Message, known.Node = v1alpha1.FlushPending, "", v.Status.AttachedNode
 		}
 	}
-	f.Status.Volumes = append(f.Status.Volumes, r.measure(ctx, fresh)...)
+	f.Status.Volumes = append(f.Status.Volumes, r.measure(ctx, fresh, false)...)
 	return nil
 }
 
@@ -163,8 +165,8 @@ func all(ctx context.Context, from client.Reader, paged bool, wanted func(*v1alp
 const measureTime = 5 * time.Second
 
 // measure asks how much of each volume is dirty. If a host does not answer, the figure on record
-// counts.
-func (r *Reconciler) measure(ctx context.Context, volumes []v1alpha1.CacheVolume) []v1alpha1.FlushedVolume {
+// counts. What is to be trimmed is looked through as a whole.
+func (r *Reconciler) measure(ctx context.Context, volumes []v1alpha1.CacheVolume, trims bool) []v1alpha1.FlushedVolume {
 	ctx, cancel := context.WithTimeout(ctx, measureTime)
 	defer cancel()
 	out := make([]v1alpha1.FlushedVolume, len(volumes))
@@ -174,11 +176,14 @@ func (r *Reconciler) measure(ctx context.Context, volumes []v1alpha1.CacheVolume
 			Name: v.Name, Claim: v.Annotations[v1alpha1.AnnotationClaim], Node: v.Status.AttachedNode, Phase: v1alpha1.FlushPending,
 			TotalBytes: v.Status.DirtyBytes,
 		}
-		if v.Status.AttachedNode != "" {
+		if v.Status.AttachedNode != "" && !trims {
 			status, err := r.Hosts.Status(ctx, v.Status.AttachedNode, cachevolume.Ref(v))
 			if err == nil && status.DirtyBytes != nil {
 				out[i].TotalBytes = *status.DirtyBytes
 			}
+		}
+		if trims {
+			out[i].TotalBytes = v.Spec.SizeBytes
 		}
 		out[i].LeftBytes = out[i].TotalBytes
 	})

@@ -41,12 +41,12 @@ func copies() []string {
 }
 
 // begin locks a volume for a call. It waits only for what csi-controller does by itself and what takes a
-// moment: what it writes into records, and a bite of a write-back. A user must not have to wait for the
+// moment: what it writes into records, and a bite of a write-back or of a trim. A user must not have to wait for the
 // sidecar's next try because of that.
 func (s *service) begin(ctx context.Context, volume, name string) (done func(), err error) {
 	ctx, cancel := forTurn(ctx)
 	defer cancel()
-	return s.waitTurn(ctx, volume, name, append(volumes.Reports(), volumes.WritingBack)...)
+	return s.waitTurn(ctx, volume, name, append(volumes.Reports(), volumes.WritingBack, volumes.Trimming)...)
 }
 
 // turn locks a volume for an operation that copies it. It waits while other copies are made or

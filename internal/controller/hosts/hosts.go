@@ -220,6 +220,22 @@ func (h *Hosts) SetOptions(ctx context.Context, at cachevolume.Attachment, optio
 	return translate(err)
 }
 
+// Trim has a volume's filesystem discard its free space, for at most longest, rounded down to whole seconds but at
+// least one. The answer says how far it is.
+func (h *Hosts) Trim(
+	ctx context.Context, at cachevolume.Attachment, filesystem volumes.Filesystem, start int64, longest time.Duration,
+) (*escache.TrimResponse, error) {
+	c, err := h.of(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	trimmed, err := c.Trim(ctx, escache.TrimRequest{
+		VolumeRef: at.VolumeRef, Epoch: at.Epoch, FSType: filesystem.Type, MountOptions: filesystem.MountOptions, StartByte: start,
+		TimeoutSeconds: min(max(int(longest/time.Second), 1), 60),
+	})
+	return trimmed, translate(err)
+}
+
 // ReplicationAddress returns the node's address for replication: the one in its annotation, or else
 // its InternalIP.
 func (h *Hosts) ReplicationAddress(ctx context.Context, node string) (string, error) {

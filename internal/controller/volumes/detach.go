@@ -42,7 +42,7 @@ func (s *Steps) TakeFrom(
 	if plan.Clean {
 		s.inCeph(v)
 	}
-	if v.Status.UncachedAttached() {
+	if v.Status.UncachedAttached() && !v.Status.FlushAttached() {
 		meta.SetStatusCondition(&v.Status.Conditions, metav1.Condition{
 			Type: v1alpha1.ConditionUncached, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonUncachedDetached,
 			Message: "no node has it; the next attachment in group " + v.Spec.Group + " creates its cache again",

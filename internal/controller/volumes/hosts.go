@@ -31,6 +31,10 @@ type Hosts interface {
 	// pause its I/O may go on in the cache; the answer says whether it does. Release ends it.
 	Hold(ctx context.Context, at cachevolume.Attachment, longest time.Duration, pause bool) (*escache.HoldResponse, error)
 	Release(ctx context.Context, at cachevolume.Attachment) error
+	// Trim has the filesystem of a volume's device discard its free space from a byte on, and says how far it got.
+	Trim(
+		ctx context.Context, at cachevolume.Attachment, filesystem Filesystem, start int64, longest time.Duration,
+	) (*escache.TrimResponse, error)
 	// ReplicationAddress returns the IP address of the node's replication link.
 	ReplicationAddress(ctx context.Context, node string) (string, error)
 	// Death says whether, and why, Kubernetes has given the node up.

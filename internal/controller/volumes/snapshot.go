@@ -83,7 +83,7 @@ func (s *Steps) TakeSnapshots(ctx context.Context, sources []SnapshotSource, lon
 // prepareSnapshot writes back what is dirty: all of it of a detached volume; of an attached one as
 // much as I/O that goes on allows.
 func (s *Steps) prepareSnapshot(ctx context.Context, v *v1alpha1.CacheVolume, longest time.Duration) error {
-	if v.Status.UncachedAttached() {
+	if v.Status.UncachedAttached() && !v.Status.FlushAttached() {
 		return fmt.Errorf("volume %s is attached without a cache to node %s, where nothing can suspend its I/O; stop its pod, or wait "+
 			"until it runs in group %s again: %w", v.Name, v.Status.AttachedNode, v.Spec.Group, ErrRefused)
 	}

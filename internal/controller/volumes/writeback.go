@@ -153,7 +153,7 @@ func (s *Steps) finishFlush(ctx context.Context, v *v1alpha1.CacheVolume, longes
 	if err := s.Connectable(ctx, v); err != nil {
 		return err
 	}
-	node := v.Status.AttachedNode
+	node, trims := v.Status.AttachedNode, v.Status.TrimAttached()
 	failure := s.flush(ctx, v, node, longest)
 	switch Code(failure) { //nolint:exhaustive // the rest is the node's own trouble
 	case codes.Aborted, codes.DeadlineExceeded, codes.Canceled:
@@ -165,6 +165,9 @@ func (s *Steps) finishFlush(ctx context.Context, v *v1alpha1.CacheVolume, longes
 	err := s.TakeFrom(ctx, v, node, func(holder authority.Report, death authority.Death) (authority.Detachment, error) {
 		return authority.EndFlush(v, failure == nil, holder, death)
 	})
+	if trims && err == nil {
+		return nil // nothing was to be written back, and a host that did not answer is fenced
+	}
 	if failure != nil && err != nil {
 		return fmt.Errorf("%w; and it cannot be taken from node %s: %w", failure, node, err)
 	}
@@ -176,6 +179,9 @@ func (s *Steps) finishFlush(ctx context.Context, v *v1alpha1.CacheVolume, longes
 
 // flush connects the volume on a node, writes back its cache and stops the device.
 func (s *Steps) flush(ctx context.Context, v *v1alpha1.CacheVolume, node string, longest time.Duration) error {
+	if v.Status.TrimAttached() {
+		return s.stopTrimmed(ctx, v) // Ceph has everything
+	}
 	if _, err := s.abandon(ctx, v, node); err != nil {
 		return err
 	}

@@ -34,6 +34,9 @@ func TestAnImageIsMappedWithoutACache(t *testing.T) {
 		t.Fatal(err)
 	}
 	target, _ := os.Readlink(answer.Device)
+	if !w.forFilesystem {
+		t.Error("what its filesystem discards does not come back to Ceph")
+	}
 	if target != "/dev/rbd7" || answer.ImageID != "10ab" || answer.ClientAddress != "10.0.0.1:0/9" || len(w.lvs) != 0 {
 		t.Errorf("%+v, which is %s, and the LVs %v", answer, target, w.lvs)
 	}

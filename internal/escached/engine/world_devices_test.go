@@ -29,6 +29,12 @@ func (i *worldImages) Map(_ context.Context, _, pool, image string) (krbd.Device
 	return i.image, nil
 }
 
+func (i *worldImages) MapForFilesystem(ctx context.Context, volume, pool, image string) (krbd.Device, error) {
+	device, err := i.Map(ctx, volume, pool, image)
+	i.forFilesystem = err == nil
+	return device, err
+}
+
 func (i *worldImages) MapReadOnly(ctx context.Context, volume, pool, image string) (krbd.Device, error) {
 	device, err := i.Map(ctx, volume, pool, image)
 	if err == nil {

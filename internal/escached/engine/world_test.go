@@ -19,6 +19,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/krbd"
 	"github.com/escache/escache-csi/internal/escached/lvm"
 	"github.com/escache/escache-csi/internal/escached/memory"
+	"github.com/escache/escache-csi/internal/escached/trim"
 )
 
 // world is one host as the engine sees it through its layers, with a peer that is there and
@@ -34,8 +35,10 @@ type world struct {
 	halfWritten bool
 	minors      map[int]drbd.Status
 	maps        []krbd.Device
-	image       krbd.Device
-	mapErr      error
+	// forFilesystem means that the last map was made for a filesystem that uses it without a cache.
+	forFilesystem bool
+	image         krbd.Device
+	mapErr        error
 	// findErr is why the maps cannot be listed.
 	findErr error
 	// mapOpen means that something has the mapped image itself open.
@@ -90,6 +93,9 @@ type world struct {
 	eraseHangsAt int64
 	// linkLost: the link breaks just when two new replicas are declared equal, once.
 	linkLost bool
+	// trimmed are the requests to trim a filesystem, and trimErr is why there is no answer.
+	trimmed []trim.Request
+	trimErr error
 	// memory is the host's. What its connected caches take is not available any more.
 	memory    memory.Reading
 	memoryErr error
@@ -139,7 +145,7 @@ func (w *world) engine() *Engine {
 		Store: (*worldStore)(w), Replicator: (*worldDRBD)(w), Resources: (*worldFiles)(w), States: (*worldDRBD)(w),
 		Records: (*worldRecords)(w), Images: (*worldImages)(w),
 		Caches: w.engines(), Kernel: worldKernel{}, Memory: (*worldMemory)(w), KillUsers: (*worldDRBD)(w).KillUsers,
-		Stuck: func() map[string]*command.StuckError { return w.stuck },
+		Stuck: func() map[string]*command.StuckError { return w.stuck }, Trimmer: (*worldTrimmer)(w),
 	}), "test", slog.New(slog.DiscardHandler))
 }
 
@@ -179,6 +185,13 @@ func (w *world) left() []string {
 }
 
 func (w *world) minorOf(name string) int { return w.files[name].Minor }
+
+type worldTrimmer world
+
+func (f *worldTrimmer) Trim(_ context.Context, _ string, r trim.Request) (trim.Result, error) {
+	f.trimmed = append(f.trimmed, r)
+	return trim.Result{Next: r.Start + 1<<30, Trimmed: 4096}, f.trimErr
+}
 
 type worldMemory world
 

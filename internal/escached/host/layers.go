@@ -11,6 +11,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/krbd"
 	"github.com/escache/escache-csi/internal/escached/lvm"
 	"github.com/escache/escache-csi/internal/escached/memory"
+	"github.com/escache/escache-csi/internal/escached/trim"
 )
 
 // The layers below the verbs. Each interface has only the methods that host and engine call.
@@ -66,10 +67,15 @@ type (
 	// Images maps RBD images.
 	Images interface {
 		Map(ctx context.Context, volume, pool, image string) (krbd.Device, error)
+		MapForFilesystem(ctx context.Context, volume, pool, image string) (krbd.Device, error)
 		MapReadOnly(ctx context.Context, volume, pool, image string) (krbd.Device, error)
 		Unmap(ctx context.Context, volume string, id int) error
 		Find(pool, image string) ([]krbd.Device, error)
 		Available() bool
+	}
+	// Trimmer has the filesystem of a device discard its free space.
+	Trimmer interface {
+		Trim(ctx context.Context, volume string, r trim.Request) (trim.Result, error)
 	}
 	// Kernel loads the kernel's modules and describes what the running kernel has.
 	Kernel interface {
@@ -89,6 +95,7 @@ type Layers struct {
 	Images     Images
 	Caches     cache.Engines
 	Kernel     Kernel
+	Trimmer    Trimmer
 	// Memory reads how much memory this host has.
 	Memory memory.Reader
 	// KillUsers ends the processes that use block devices, and returns them.

@@ -34,6 +34,10 @@ const (
 	// dead holder after 30 s. A shorter lock_timeout leaves that decision to csi-controller, which
 	// fences the holder first.
 	options = "exclusive,noshare,lock_timeout=20,mount_timeout=15"
+	// filesystemOptions also has the kernel cut discards where Ceph's objects begin, and discard whole objects only.
+	// By default it cuts them anywhere. Each part then discards the end of one object and the beginning of the
+	// next, and no object goes. If an image's objects are smaller, the kernel takes their size.
+	filesystemOptions = options + ",alloc_size=4194304"
 	// readOnlyOptions makes a map that cannot write. It neither locks nor watches the image.
 	readOnlyOptions = "ro,noshare,mount_timeout=15"
 	// mapTimeout is longer than the kernel's own limits together.
@@ -92,6 +96,11 @@ func (d Device) Path() string { return "/dev/rbd" + strconv.Itoa(d.ID) }
 // earlier, unfinished call has left.
 func (c *Client) Map(ctx context.Context, volume, pool, image string) (Device, error) {
 	return c.mapWith(ctx, volume, pool, image, options)
+}
+
+// MapForFilesystem is Map for a device that a filesystem uses without a cache: what it discards comes back to Ceph.
+func (c *Client) MapForFilesystem(ctx context.Context, volume, pool, image string) (Device, error) {
+	return c.mapWith(ctx, volume, pool, image, filesystemOptions)
 }
 
 // MapReadOnly is Map for a device that nobody can write to. Other clients may have the image's lock.

@@ -109,6 +109,21 @@ func TestMapIsExclusiveAndFindsItsDevice(t *testing.T) {
 	}
 }
 
+// A map for a filesystem is exclusive, too, and only differs in how discards are cut.
+func TestAMapForAFilesystemDiscardsWholeObjects(t *testing.T) {
+	c, w, dir := newClient(t)
+	w.then = func() {
+		files(t, dir, device("2", "vol", "10.0.0.1:6789 name=csi,secret=<hidden>,"+filesystemOptions+" rbd vol -"))
+	}
+	got, err := c.MapForFilesystem(t.Context(), "v", "rbd", "vol")
+	if err != nil || got.ReadOnly || got.ID != 2 || got.ClientAddress == "" {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	if w.data != "10.0.0.1:6789 name=csi,secret=c2VjcmV0==,"+options+",alloc_size=4194304 rbd vol -" {
+		t.Fatalf("wrote %q", w.data)
+	}
+}
+
 func TestAReadOnlyMapIsTold(t *testing.T) {
 	c, w, dir := newClient(t)
 	files(t, dir, device("1", "ro", "10.0.0.1:6789 name=csi,secret=<hidden>,"+options+" ro ro -")) // a name is no option

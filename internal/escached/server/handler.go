@@ -39,6 +39,7 @@ type Engine interface {
 	Hold(ctx context.Context, req escache.HoldRequest) (escache.HoldResponse, error)
 	Release(ctx context.Context, req escache.ReleaseRequest) error
 	Resize(ctx context.Context, req escache.ResizeRequest) error
+	Trim(ctx context.Context, req escache.TrimRequest) (escache.TrimResponse, error)
 	Abandon(ctx context.Context, req escache.AbandonRequest) error
 	// Map and Unmap are for images that are used without a cache.
 	Map(ctx context.Context, req escache.MapRequest) (escache.MapResponse, error)
@@ -106,6 +107,9 @@ func newAPI(v Engine, m *measures, admit clients, ready func(ctx context.Context
 		escache.PathResize: {http.MethodPost: body(func(req escache.ResizeRequest) error {
 			return cmp.Or(checkCall(req.VolumeRef, req.Epoch), checkBytes("sizeBytes", req.SizeBytes))
 		}, func(ctx context.Context, req escache.ResizeRequest) (any, error) { return nil, v.Resize(ctx, req) })},
+		escache.PathTrim: {http.MethodPost: body(checkTrim, func(ctx context.Context, req escache.TrimRequest) (any, error) {
+			return v.Trim(ctx, req)
+		})},
 		escache.PathAbandon: {http.MethodPost: body(func(req escache.AbandonRequest) error {
 			return cmp.Or(checkRef(req.VolumeRef), checkEpoch(req.Epoch))
 		}, func(ctx context.Context, req escache.AbandonRequest) (any, error) { return nil, v.Abandon(ctx, req) })},

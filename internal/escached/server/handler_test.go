@@ -84,6 +84,22 @@ func TestBadInputIsRefusedWithACodeAndReachesNoVerb(t *testing.T) {
 		"options with a mode": {
 			post(escache.PathOptions, `{"pool":"rbd","image":"v1","epoch":1,"options":{"mode":"writeback"}}`), escache.CodeInvalidRequest,
 		},
+		"trim of epoch zero": {
+			post(escache.PathTrim, `{"pool":"rbd","image":"v1","epoch":0,"fsType":"ext4","timeoutSeconds":1}`), escache.CodeInvalidRequest,
+		},
+		"trim of another filesystem": {
+			post(escache.PathTrim, `{"pool":"rbd","image":"v1","epoch":1,"fsType":"btrfs","timeoutSeconds":1}`), escache.CodeInvalidRequest,
+		},
+		"trim for too long": {
+			post(escache.PathTrim, `{"pool":"rbd","image":"v1","epoch":1,"fsType":"xfs","timeoutSeconds":61}`), escache.CodeInvalidRequest,
+		},
+		"trim before the beginning": {
+			post(escache.PathTrim, `{"pool":"rbd","image":"v1","epoch":1,"fsType":"xfs","timeoutSeconds":1,"startByte":-1}`), escache.CodeInvalidRequest,
+		},
+		"trim with an empty option": {
+			post(escache.PathTrim, `{"pool":"rbd","image":"v1","epoch":1,"fsType":"xfs","timeoutSeconds":1,"mountOptions":[""]}`),
+			escache.CodeInvalidRequest,
+		},
 		"timeout zero":       {post(escache.PathFlush, `{"pool":"rbd","image":"v1","timeoutSeconds":0}`), escache.CodeInvalidRequest},
 		"hold too long":      {post(escache.PathHold, `{"pool":"rbd","image":"v1","maxSeconds":3601}`), escache.CodeInvalidRequest},
 		"unknown parameter":  {get(escache.PathStatus + "?volume=x"), escache.CodeInvalidRequest},

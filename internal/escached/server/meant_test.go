@@ -61,6 +61,10 @@ func (c *counted) Resize(context.Context, escache.ResizeRequest) error { return 
 
 func (c *counted) Abandon(context.Context, escache.AbandonRequest) error { return c.count() }
 
+func (c *counted) Trim(context.Context, escache.TrimRequest) (escache.TrimResponse, error) {
+	return escache.TrimResponse{}, c.count()
+}
+
 func (c *counted) Map(context.Context, escache.MapRequest) (escache.MapResponse, error) {
 	return escache.MapResponse{}, c.count()
 }
@@ -86,6 +90,7 @@ var rightBodies = map[string]string{
 	escache.PathResize:     `{"pool":"rbd","image":"v1","epoch":3,"sizeBytes":4096}`,
 	escache.PathAbandon:    `{"pool":"rbd","image":"v1","epoch":3}`,
 	escache.PathMap:        `{"pool":"rbd","image":"v1","imageID":"10ab"}`,
+	escache.PathTrim:       `{"pool":"rbd","image":"v1","epoch":3,"fsType":"ext4","timeoutSeconds":1}`,
 	escache.PathUnmap:      `{"pool":"rbd","image":"v1"}`,
 }
 

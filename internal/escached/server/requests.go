@@ -18,6 +18,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached"
 	"github.com/escache/escache-csi/internal/escached/problem"
+	"github.com/escache/escache-csi/internal/fstype"
 )
 
 // maxBody bounds a request's body, in bytes.
@@ -237,4 +238,24 @@ func discardOf(q map[string]string) (upTo *int64, err error) {
 			escache.PathStatus)
 	}
 	return &epoch, nil
+}
+
+func checkTrim(r escache.TrimRequest) error {
+	if err := cmp.Or(checkRef(r.VolumeRef), checkEpoch(r.Epoch), checkSeconds("timeoutSeconds", r.TimeoutSeconds, 60)); err != nil {
+		return err
+	}
+	const most, longest = 64, 1024
+	switch {
+	case fstype.Known(r.FSType) != nil:
+		return invalid("fsType: %v", fstype.Known(r.FSType))
+	case r.StartByte < 0:
+		return invalid("startByte: %d is negative", r.StartByte)
+	case len(r.MountOptions) > most:
+		return invalid("mountOptions: %d given, at most %d are taken", len(r.MountOptions), most)
+	case slices.ContainsFunc(r.MountOptions, func(o string) bool {
+		return o == "" || len([]rune(o)) > longest || strings.ContainsRune(o, 0)
+	}):
+		return invalid("mountOptions: each is 1 to %d characters", longest)
+	}
+	return nil
 }

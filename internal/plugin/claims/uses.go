@@ -24,6 +24,8 @@ type Use struct {
 	PersistentVolume string
 	Namespace, Claim string // "" if no claim is bound to it
 	StorageClass     string
+	// Block: pods have it as a raw block device.
+	Block bool
 }
 
 // Uses are the PersistentVolumes by the volume that they name. nil means that they cannot be read.
@@ -37,6 +39,7 @@ func ReadUses(ctx context.Context, api client.Reader) (Uses, error) {
 			return nil
 		}
 		u := Use{PersistentVolume: pv.Name, StorageClass: pv.Spec.StorageClassName}
+		u.Block = pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock
 		if c := pv.Spec.ClaimRef; c != nil && pv.Status.Phase != corev1.VolumeReleased && pv.Status.Phase != corev1.VolumeFailed {
 			u.Namespace, u.Claim = c.Namespace, c.Name
 		}

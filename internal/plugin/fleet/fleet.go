@@ -103,6 +103,8 @@ func Fixed(v *v1alpha1.CacheVolume, later bool) string {
 		return "nothing proves which of its copies counts: see kubectl escache adopt --all"
 	case s.Phase != v1alpha1.VolumeReady:
 		return "being created"
+	case s.TrimAttached():
+		return "being trimmed by csi-controller: wait"
 	case s.FlushAttached():
 		return "being written back by csi-controller: wait"
 	case later && s.AttachedNode != "":

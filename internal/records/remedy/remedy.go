@@ -175,6 +175,7 @@ func ofGroups() []known {
 func requests() []known {
 	return []known{
 		{reason: "VolumesFailed", todo: "fix that, and flush again"},
+		{reason: "NotTrimmed", todo: "fix that, and trim again (docs/trim.md)"},
 		{reason: "NotFound", todo: "fix that, and flush again"},
 		{v1alpha1.ConditionReleased, v1alpha1.ReasonReleaseRefused, release},
 		{v1alpha1.ConditionReleased, v1alpha1.ReasonReleasePending, release},

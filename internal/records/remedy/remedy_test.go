@@ -13,7 +13,7 @@ import (
 // well are the reasons of conditions that say that all is as it should be.
 var well = []string{
 	"AllMembersReady", "Applied", "CanPlace", "Clean", "Discarded", "Drained", "ImageAdopted", "ImageCreated", "InSync", "NoError", "RecordRebuilt",
-	"NothingToRepair", "TakenUp", "TwoCopies",
+	"NothingToRepair", "TakenUp", "Trimmed", "TwoCopies",
 }
 
 // ours are the reasons that no condition has.

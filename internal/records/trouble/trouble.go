@@ -172,7 +172,11 @@ func OfFlush(f *v1alpha1.CacheFlush, how remedy.Escached) []Trouble {
 	}
 	for _, v := range f.Status.Volumes {
 		if v.Phase == v1alpha1.FlushFailed {
-			add("VolumesFailed", v.Name+": "+v.Message)
+			reason := "VolumesFailed"
+			if f.Spec.Mode == v1alpha1.FlushModeTrim {
+				reason = "NotTrimmed"
+			}
+			add(reason, v.Name+": "+v.Message)
 		}
 	}
 	c := meta.FindStatusCondition(f.Status.Conditions, v1alpha1.FlushConditionComplete)

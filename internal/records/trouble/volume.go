@@ -151,6 +151,8 @@ func NextStep(v *v1alpha1.CacheVolume) string {
 		return "wait: it is on its way to group " + v.Status.Move.Group
 	case Unreachable(v) != "":
 		return remedy.Of("", remedy.LeftDirty, remedy.Place{Volume: v.Name, Host: strings.Join(Holders(v), " or ")}, remedy.Escached{})
+	case v.Status.TrimAttached():
+		return "wait: node " + v.Status.AttachedNode + " gives its free space back to Ceph, and no pod has it; a pod that starts gets it"
 	case v.Status.FlushAttached():
 		return "wait: node " + v.Status.AttachedNode + " writes it back, and no pod has it"
 	case v.Status.AttachedNode == "":

@@ -321,12 +321,27 @@ func (w *world) open(t *testing.T, image string) *mapped {
 
 // write puts a block into the image, and takes its exclusive lock for it.
 func (m *mapped) write() error {
+	return m.within("the write", func() error {
+		_, err := m.image.WriteAt(make([]byte, 4096), 0)
+		return err
+	})
+}
+
+// discard discards a block of the image.
+func (m *mapped) discard() error {
+	return m.within("the discard", func() error {
+		_, err := m.image.Discard(1<<20, 4096)
+		return err
+	})
+}
+
+// within does something with the image that must not hang, and returns the errno that it fails with.
+func (m *mapped) within(what string, do func() error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
-		_, err := m.image.WriteAt(make([]byte, 4096), 0)
-		done <- err
+		done <- do()
 	}()
 	select {
 	case err := <-done:
@@ -336,7 +351,7 @@ func (m *mapped) write() error {
 		}
 		return err
 	case <-ctx.Done():
-		return errors.New("the write hangs")
+		return errors.New(what + " hangs")
 	}
 }
 

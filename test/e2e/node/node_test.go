@@ -25,6 +25,7 @@ func TestNode(t *testing.T) {
 		{"a volume under constant fsync writes is cloned, and all are deleted in several orders", clones},
 		{"an image of ceph-csi is adopted, used and released, and nothing is copied", ofCephCSI},
 		{"the space of a deleted file comes back to Ceph, with discard and with fstrim", trim},
+		{"the space of a deleted file comes back to Ceph from a volume that is detached, and it is cached again", trimDetached},
 		{"a pod with a generic ephemeral volume, which goes with it", ephemeral},
 		{"a pod moves between all three hosts with its data", moves},
 		{"a claim gets a larger and a smaller cache when its pod moves", cacheResize},

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/test/labtest"
 )
 
@@ -69,6 +70,59 @@ func (w *world) trimOf(t *testing.T, kind string) {
 		w.kubectl(t, "delete", "storageclass", "e2e-node-"+c.name)
 		steps.Mark(c.name)
 	}
+	w.nothingLeft(t)
+	steps.Print(t)
+}
+
+// detachedBytes is the size of the file whose space comes back without a cache.
+const detachedBytes = 200 << 20
+
+// trimDetached gives the space of a deleted file back to Ceph with kubectl escache trim. The volumes have the cache
+// engine writecache, so that is possible only while no node has them.
+func trimDetached(t *testing.T, w *world) {
+	for _, kind := range []string{"ext4", "xfs"} {
+		t.Run(kind, func(t *testing.T) { w.trimDetachedOf(t, kind) })
+	}
+}
+
+func (w *world) trimDetachedOf(t *testing.T, kind string) {
+	steps := labtest.NewTimeline()
+	defer w.endFlushes(t)
+	name := "detached-" + kind
+	other, engine := "cacheEngine: "+labtest.ClassEngine(), "cacheEngine: "+string(escache.EngineWritecache)
+	w.apply(t, mountedWith(t, strings.Replace(w.class(name, "Immediate", "64Mi", kind), other, engine, 1), "noatime"))
+	volume := w.claim(t, name, "e2e-node-"+name, "Filesystem", "512Mi")
+	w.pod(t, name, w.nodes[0], name, "Filesystem", forever)
+	sum := w.fill(t, name)
+	w.in(t, name, fmt.Sprintf("dd if=/dev/urandom of=/data/large bs=1M count=%d conv=fsync 2>/dev/null", detachedBytes>>20))
+	full := w.inCeph(t, name, volume)
+	w.in(t, name, "rm /data/large; sync; sleep 2; sync")
+	if said, code := w.escache(t, "trim", "--volume", volume); code == 0 || !strings.Contains(said, "stop its pods") {
+		t.Errorf("a trim of a volume in use: %d, %s", code, said)
+	}
+	w.removePod(t, name, volume)
+	steps.Mark("detached")
+	said := w.done(t, "trim", "--claim", namespace+"/"+name, "--timeout=5m")
+	t.Logf("%s", said)
+	steps.Mark("trimmed")
+	spec := w.volume(t, volume).Spec
+	after := labtest.Open(t).VolumeOf(escache.VolumeRef{Pool: spec.Pool, Image: spec.Image}).ImageBytes(t)
+	t.Logf("%s: rbd du: %d bytes with a file of %d, %d after that is deleted and trimmed", name, full, detachedBytes, after)
+	if after > full-detachedBytes/2 {
+		t.Errorf("Ceph has got back %d bytes", full-after)
+	}
+	if s := w.volume(t, volume).Status; s.AttachedNode != "" || s.Authority != v1alpha1.AuthorityCeph || len(s.Outdated) != 2 {
+		t.Errorf("after the trim: %+v", s)
+	}
+	// Right afterwards it is cached again, by new replicas.
+	w.pod(t, name+"-again", w.nodes[0], name, "Filesystem", forever)
+	w.same(t, name+"-again", sum)
+	if s := w.volume(t, volume).Status; s.AttachedNode != w.nodes[0] || s.Authority != v1alpha1.AuthorityCache || len(s.Outdated) != 0 {
+		t.Errorf("attached again: %+v", s)
+	}
+	w.removePod(t, name+"-again", volume)
+	w.kubectl(t, "delete", "pvc", name, "--timeout=120s")
+	w.kubectl(t, "delete", "storageclass", "e2e-node-"+name)
 	w.nothingLeft(t)
 	steps.Print(t)
 }

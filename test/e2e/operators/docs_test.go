@@ -16,7 +16,7 @@ import (
 
 // pages in the order in which one world can go through them; the last one ends it.
 var pages = []string{
-	"see-the-state", "troubleshooting", "plan-a-migration", "hosts/rolling-reboot", "ceph-maintenance", "cache-disk-full", "upgrade",
+	"see-the-state", "troubleshooting", "trim", "plan-a-migration", "hosts/rolling-reboot", "ceph-maintenance", "cache-disk-full", "upgrade",
 	"hosts/host-died", "redundancy", "hosts/disk-replaced", "hosts/host-reinstalled", "hosts/group-added", "hosts/move-a-volume",
 	"hosts/replace-a-host", "hosts/group-removed", "uninstall",
 }

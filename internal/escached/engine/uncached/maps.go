@@ -182,7 +182,7 @@ func (m *Maps) connect(ctx context.Context, req escache.ConnectRequest) (escache
 		return none, err
 	}
 	crashpoint.Reach("uncached/recorded")
-	image, err := m.Images.Map(ctx, volume.NameOf(req.VolumeRef), req.Pool, req.Image)
+	image, err := m.Images.MapForFilesystem(ctx, volume.NameOf(req.VolumeRef), req.Pool, req.Image)
 	if err != nil {
 		return none, err
 	}
