@@ -135,7 +135,7 @@ func (s scene) trace(t *testing.T, l *line) []string {
 	d, w := l.leader(t), l.world
 	s.prepare(t, w, d)
 	d.reached(t)
-	must(t, s.call(t, w, d))
+	must(t, s.callAsSidecar(t, w, d))
 	points := slices.DeleteFunc(d.reached(t), byItself)
 	for _, point := range s.points {
 		if !slices.Contains(points, point) {
@@ -160,10 +160,7 @@ func (s scene) die(t *testing.T, l *line, point string) {
 		w.groupsFree(t)
 	}
 	first.dieAt(t, point)
-	err := s.call(t, w, first)
-	for end := time.Now().Add(time.Minute); status.Code(err) == codes.Aborted && time.Now().Before(end); {
-		err = s.call(t, w, first) // another of the leader's tasks wrote the record first, and a sidecar repeats the call
-	}
+	err := s.callAsSidecar(t, w, first)
 	if err == nil || !waitEnded(first) {
 		t.Fatalf("the leader did not die at %s: %v", point, err)
 	}
@@ -173,6 +170,15 @@ func (s scene) die(t *testing.T, l *line, point string) {
 	s.check(t, w)
 	s.clean(t, w, second)
 	w.empty(t)
+}
+
+// callAsSidecar repeats the call, as a sidecar does, while another of the leader's tasks writes the record first.
+func (s scene) callAsSidecar(t *testing.T, w *world, d *driver) error {
+	err := s.call(t, w, d)
+	for end := time.Now().Add(time.Minute); status.Code(err) == codes.Aborted && time.Now().Before(end); {
+		err = s.call(t, w, d)
+	}
+	return err
 }
 
 // explain shows what two leaders did if the test fails, and clears up for the next one.
