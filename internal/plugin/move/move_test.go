@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -68,10 +69,28 @@ func carryOut(ctx context.Context, api client.Client, v *v1alpha1.CacheVolume, r
 	_ = api.Update(ctx, v)
 }
 
+// planned is what rebalance prints. It prints its plan first, when it has looked at all volumes.
+type planned struct {
+	bytes.Buffer
+	once sync.Once
+	then func()
+}
+
+func (p *planned) Write(text []byte) (int, error) {
+	p.once.Do(p.then)
+	return p.Buffer.Write(text)
+}
+
 func applied(t *testing.T, api client.Client, f rebalanceFlags) (string, error) {
 	t.Helper()
-	var out bytes.Buffer
-	c := plugintest.Console(&out, time.Now)
+	return appliedThen(t, api, f, func() {})
+}
+
+// appliedThen calls then when the plan is made, and nothing has been asked for yet.
+func appliedThen(t *testing.T, api client.Client, f rebalanceFlags, then func()) (string, error) {
+	t.Helper()
+	out := &planned{then: then}
+	c := plugintest.Console(out, time.Now)
 	f.apply = true
 	if f.parallel == 0 {
 		f.parallel = 2
@@ -146,8 +165,8 @@ func TestARebalanceGoesOnWhereItWas(t *testing.T) {
 	if !errors.Is(err, failure.ErrTimeUp) || !strings.Contains(err.Error(), "0 moved, 2 under way, 4 not asked for yet") {
 		t.Fatalf("got %v", err)
 	}
-	controller(t, api)
-	text, err := applied(t, api, rebalanceFlags{})
+	// Before that it could end the two moves that are under way, and the plan would not have them.
+	text, err := appliedThen(t, api, rebalanceFlags{}, func() { controller(t, api) })
 	plugintest.Must(t, err)
 	plugintest.Says(t, text, "6 moved")
 	if n := volumesIn(t, api, "fresh"); n != 6 {
