@@ -86,7 +86,7 @@ func TestWhatKeepsAnImageFromBeingAVolume(t *testing.T) {
 		}, says: []string{"volume v of another Kubernetes cluster", "UID b"}},
 		"released": {prepare: func(t *testing.T, ref ImageRef) {
 			must(t, second(b.MarkImage(ctx, ref, "v")))
-			must(t, b.ReleaseImage(ctx, ref, "a note"))
+			must(t, b.ReleaseImage(ctx, ref, "v", "a note"))
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -125,7 +125,7 @@ func TestAClonesParentIsNamed(t *testing.T) {
 	must(t, a.CreateImage(ctx, parent))
 	must(t, second(a.CreateSnapshot(ctx, SnapshotRef{ImageRef: parent.ImageRef, Snapshot: "s"})))
 	must(t, a.CloneImage(ctx, SnapshotRef{ImageRef: parent.ImageRef, Snapshot: "s"}, clone))
-	must(t, a.ReleaseImage(ctx, clone.ImageRef, "a note"))
+	must(t, a.ReleaseImage(ctx, clone.ImageRef, clone.Volume, "a note"))
 	seen, err := a.Inspect(ctx, clone.ImageRef)
 	must(t, err)
 	if says := strings.Join(seen.Refusals("new"), ";"); !strings.Contains(says, pool+"/parent@s") || !strings.Contains(says, "rbd flatten "+pool+"/clone") {
@@ -150,7 +150,7 @@ func TestAnImageIsAdoptedOnce(t *testing.T) {
 	ref := ImageRef{pool, "one"}
 	foreignImage(t, a, ref, 64<<20, "layering", "exclusive-lock")
 	must(t, b.NoteImage(ctx, ref, "former", "a note"))
-	must(t, b.ReleaseImage(ctx, ref, "the last note"))
+	must(t, b.ReleaseImage(ctx, ref, "former", "the last note"))
 	volumes := []string{"v", "w", "x", "y"}
 	errs := inParallel(8, func(i int) error { return second([]*Cluster{a, b}[i%2].AdoptImage(ctx, ref, volumes[i%4], "note")) })
 	mark, err := a.MarkOf(ctx, ref)

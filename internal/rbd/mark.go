@@ -103,9 +103,9 @@ func (c *Cluster) NoteImage(ctx context.Context, ref ImageRef, volume, note stri
 	return err
 }
 
-// ReleaseImage gives an image up: it removes its mark, and leaves a note in its place. Repeated, it
-// does nothing. Errors: ErrNotFound, ErrPoolNotFound, ErrForeign.
-func (c *Cluster) ReleaseImage(ctx context.Context, ref ImageRef, note string) error {
+// ReleaseImage gives the image of a volume up: it removes its mark, and leaves a note in its place. Repeated, it
+// does nothing. Errors: ErrNotFound, ErrPoolNotFound, ErrForeign, ErrExists for an image of another volume.
+func (c *Cluster) ReleaseImage(ctx context.Context, ref ImageRef, volume, note string) error {
 	_, err := callAlone(ctx, c, "image_release", ref.String(), ref, func(conn *rados.Conn) (struct{}, error) {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (struct{}, error) {
 			id, err := imageID(io, ref.Name)
@@ -116,10 +116,13 @@ func (c *Cluster) ReleaseImage(ctx context.Context, ref ImageRef, note string) e
 				if has.Kubernetes == "" && has.Released != "" {
 					return metadataChange{}, nil
 				}
+				if err := c.foreign(has); err != nil {
+					return metadataChange{}, err
+				}
 				return metadataChange{
 					set:    map[string]string{markReleased: note},
 					remove: []string{markKubernetes, markVolume, markNote, markDeleted, markTrashed},
-				}, c.foreign(has)
+				}, has.ofAnother(volume)
 			})
 		})
 	})

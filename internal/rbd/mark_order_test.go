@@ -27,7 +27,7 @@ func TestAnImagesMetadataIsChangedByOneCallAtATime(t *testing.T) {
 		for name, change := range map[string]func(ImageRef) error{
 			"mark":    func(image ImageRef) error { return second(c.MarkImage(ctx, image, "v")) },
 			"note":    func(image ImageRef) error { return c.NoteImage(ctx, image, "v", "note") },
-			"release": func(image ImageRef) error { return c.ReleaseImage(ctx, image, "note") },
+			"release": func(image ImageRef) error { return c.ReleaseImage(ctx, image, "v", "note") },
 			"keep":    func(image ImageRef) error { return c.KeepImage(ctx, image, "v", "now") },
 			"adopt":   func(image ImageRef) error { return second(c.AdoptImage(ctx, image, "v", "note")) },
 			"retake":  func(image ImageRef) error { return second(c.RetakeImage(ctx, image, "b", "v", "note")) },

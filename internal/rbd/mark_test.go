@@ -144,11 +144,18 @@ func TestAReleasedImageIsNobodys(t *testing.T) {
 	s := spec(pool, "one")
 	s.Volume, s.Note = "v", "the note"
 	must(t, a.CreateImage(ctx, s))
-	if err := b.ReleaseImage(ctx, s.ImageRef, "by b"); !errors.Is(err, ErrForeign) {
+	if err := b.ReleaseImage(ctx, s.ImageRef, "v", "by b"); !errors.Is(err, ErrForeign) {
 		t.Errorf("by another Kubernetes cluster: %v", err)
 	}
+	before := metadata(t, a, s.ImageRef)
+	if err := a.ReleaseImage(ctx, s.ImageRef, "w", "by w"); !errors.Is(err, ErrExists) {
+		t.Errorf("by another volume: %v", err)
+	}
+	if got := metadata(t, a, s.ImageRef); !maps.Equal(got, before) {
+		t.Errorf("changed by those who do not have the image: %v, not %v", got, before)
+	}
 	for range 2 {
-		must(t, a.ReleaseImage(ctx, s.ImageRef, "epoch 7"))
+		must(t, a.ReleaseImage(ctx, s.ImageRef, "v", "epoch 7"))
 	}
 	if got := metadata(t, a, s.ImageRef); !maps.Equal(got, map[string]string{"escache.io/released": "epoch 7"}) {
 		t.Errorf("metadata %v", got)

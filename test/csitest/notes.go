@@ -33,10 +33,13 @@ func (f *Images) Noted(_ context.Context, image volumes.ImageRef) (volumes.Note,
 	return f.Notes[image], cmp.Or(f.Reading, f.Fail)
 }
 
-// Release takes mark and note from an image.
+// Release takes mark and note from an image, unless they are another volume's.
 func (f *Images) Release(_ context.Context, image volumes.ImageRef, note volumes.Note) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if has := f.Marks[image]; has != "" && has != note.Volume {
+		return fmt.Errorf("it is volume %s's: %w", has, volumes.ErrRefused)
+	}
 	if f.Fail == nil {
 		delete(f.Notes, image)
 		delete(f.Marks, image)

@@ -152,13 +152,13 @@ func (i *Images) Noted(ctx context.Context, image volumes.ImageRef) (volumes.Not
 	return volumes.ParseNote(mark.Note)
 }
 
-// Release gives an image up.
+// Release gives the image of the note's volume up.
 func (i *Images) Release(ctx context.Context, image volumes.ImageRef, note volumes.Note) error {
 	cluster, text, err := i.clusterAndText(image, note)
 	if err != nil {
 		return err
 	}
-	return translate(ctx, cluster.ReleaseImage(ctx, refOf(image), text))
+	return translate(ctx, cluster.ReleaseImage(ctx, refOf(image), note.Volume, text))
 }
 
 // Resize makes an image at least so large, and returns the size that it has then.

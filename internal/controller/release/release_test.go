@@ -125,7 +125,7 @@ func TestAReleaseGoesOnAfterACrash(t *testing.T) {
 	now := w.Volume("pvc-1")
 	now.Status.Phase = v1alpha1.VolumeReleasing
 	csitest.Must(t, w.API.Status().Update(t.Context(), now))
-	csitest.Must(t, w.Images.Release(t.Context(), volumes.ImageOf(v), volumes.Note{Epoch: 1}))
+	csitest.Must(t, w.Images.Release(t.Context(), volumes.ImageOf(v), volumes.Note{Volume: "pvc-1", Epoch: 1}))
 	w.Images.Open[volumes.ImageOf(v)] = []string{"10.9.9.9:0/7"} // somebody uses the image already
 	w.Restart()
 	_, err := w.Publish("pvc-1", v.Spec.Replicas[0])

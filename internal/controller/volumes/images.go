@@ -110,7 +110,7 @@ type Images interface {
 	// driver, has the zero Note.
 	Noted(ctx context.Context, image ImageRef) (Note, error)
 	// Release gives the image up: the note takes the place of its mark, and no call changes the image
-	// any more. Repeated, it does nothing.
+	// any more. Repeated, it does nothing. An image of another volume than the note's is ErrRefused.
 	Release(ctx context.Context, image ImageRef, note Note) error
 	// Inspect describes an image that somebody else has made, for this volume.
 	Inspect(ctx context.Context, image ImageRef, volume string) (Inspection, error)

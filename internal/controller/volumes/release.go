@@ -45,6 +45,10 @@ func (s *Steps) giveUp(ctx context.Context, id string) error {
 			return err
 		}
 		crashpoint.Reach("release/begun")
+	} else if err := s.ImageNotNewer(ctx, v); err != nil {
+		// An old etcd may have brought the phase back: the release has ended, and somebody else has the image. One that
+		// was interrupted finds its own note, or none if it has given the image up.
+		return err
 	}
 	if v.Status.Epoch > 0 {
 		if err := s.DropReplicas(ctx, v, v.Spec.Replicas, nil); err != nil {
