@@ -89,6 +89,25 @@ func (f *Images) Retake(_ context.Context, image volumes.ImageRef, from string, 
 	return idOf(image), f.Fail
 }
 
+// Find returns what the images of this name say.
+func (f *Images) Find(_ context.Context, pool, image string) ([]volumes.Found, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []volumes.Found
+	for ref := range f.Sizes {
+		if ref.Pool != pool || ref.Image != image {
+			continue
+		}
+		found := volumes.Found{ImageRef: ref, Note: f.Notes[ref]}
+		_, found.Released = f.Released[ref]
+		if f.Kept[ref] != "" {
+			found.Deleted = "then"
+		}
+		out = append(out, found)
+	}
+	return out, cmp.Or(f.Reading, f.Fail)
+}
+
 // MarkOf returns the volume of an image's mark.
 func (f *Images) MarkOf(image volumes.ImageRef) string {
 	f.mu.Lock()

@@ -83,8 +83,8 @@ func (w *World) Restart() {
 	Must(w.T, nodegroup.Rebuild(context.Background(), w.API, w.Book))
 	guard := nodegroup.NewGuard(w.API, w.API, w.Book)
 	w.Groups = nodegroup.New(nodegroup.Config{
-		Client: w.API, Live: w.API, Hosts: h, Book: w.Book, Guard: guard, Locks: w.Locks, Events: events.NewFakeRecorder(1000), Log: log,
-		Now:  time.Now,
+		Client: w.API, Live: w.API, Hosts: h, Images: w.Images, Book: w.Book, Guard: guard, Locks: w.Locks,
+		Events: events.NewFakeRecorder(1000), Log: log, Now: time.Now,
 		Poll: time.Second, Patience: 10 * time.Second, Quiet: time.Second, Parallel: 1,
 	})
 	steps := volumes.NewSteps(volumes.Config{

@@ -235,7 +235,7 @@ func (p parts) assemble(ctx context.Context) error {
 		Again: p.options.OrphanEvery, Parallel: 4,
 	})
 	groups := nodegroup.New(nodegroup.Config{
-		Client: p.writer, Live: p.manager.GetAPIReader(), Hosts: p.hosts,
+		Client: p.writer, Live: p.manager.GetAPIReader(), Hosts: p.hosts, Images: p.images,
 		Book: p.book, Guard: guard, Locks: p.locks,
 		Events: p.manager.GetEventRecorder("escache-csi-controller"), Log: p.log.With("component", "nodegroup"), Now: time.Now,
 		Poll: p.options.Poll, Patience: 4 * time.Second, Quiet: 10 * time.Second, Parallel: 32,

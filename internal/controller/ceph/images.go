@@ -152,6 +152,40 @@ func (i *Images) Noted(ctx context.Context, image volumes.ImageRef) (volumes.Not
 	return volumes.ParseNote(mark.Note)
 }
 
+// Find returns what the images of this name say of whose they are, in all clusters.
+func (i *Images) Find(ctx context.Context, pool, image string) ([]volumes.Found, error) {
+	ids, err := i.clusters.IDs()
+	if err != nil {
+		return nil, err
+	}
+	if len(ids) == 0 { // that the image is gone would be a guess
+		return nil, fmt.Errorf("%w: no Ceph cluster is configured", volumes.ErrRefused)
+	}
+	var out []volumes.Found
+	for _, id := range ids {
+		ref := volumes.ImageRef{ClusterID: id, Pool: pool, Image: image}
+		cluster, err := i.cluster(id)
+		if err != nil {
+			return nil, fmt.Errorf("look for image %s: %w: %w", ref, volumes.ErrRefused, err)
+		}
+		mark, err := cluster.MarkOf(ctx, refOf(ref))
+		switch {
+		case errors.Is(err, rbd.ErrNotFound) || errors.Is(err, rbd.ErrPoolNotFound):
+		case err != nil:
+			return nil, fmt.Errorf("look for image %s: %w", ref, translate(ctx, err))
+		default:
+			out = append(out, foundOf(ref, mark))
+		}
+	}
+	return out, nil
+}
+
+func foundOf(image volumes.ImageRef, mark rbd.Mark) volumes.Found {
+	out := volumes.Found{ImageRef: image, Released: mark.Kubernetes == "" && mark.Released != "", Deleted: mark.Deleted}
+	out.Note, out.Unreadable = volumes.ParseNote(mark.Note)
+	return out
+}
+
 // Release gives the image of the note's volume up.
 func (i *Images) Release(ctx context.Context, image volumes.ImageRef, note volumes.Note) error {
 	cluster, text, err := i.clusterAndText(image, note)

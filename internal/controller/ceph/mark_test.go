@@ -11,6 +11,32 @@ import (
 	"github.com/escache/escache-csi/internal/rbd"
 )
 
+func TestWhoseAnImageIs(t *testing.T) {
+	ref := volumes.ImageRef{ClusterID: "c", Pool: "p", Image: "i"}
+	text, err := volumes.Note{Version: volumes.NoteVersion, Volume: "v"}.Text()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		mark                 rbd.Mark
+		volume, deleted      string
+		released, unreadable bool
+	}{
+		"nobody's":                    {},
+		"a volume's":                  {mark: rbd.Mark{Kubernetes: "k", Volume: "v", Note: text}, volume: "v"},
+		"deleted":                     {mark: rbd.Mark{Kubernetes: "k", Volume: "v", Note: text, Deleted: "then"}, volume: "v", deleted: "then"},
+		"released":                    {mark: rbd.Mark{Released: text}, released: true},
+		"marked by hand since":        {mark: rbd.Mark{Kubernetes: "k", Volume: "w", Released: text}},
+		"with a note that is no note": {mark: rbd.Mark{Kubernetes: "k", Volume: "v", Note: "{"}, unreadable: true},
+	} {
+		got := foundOf(ref, tc.mark)
+		if got.ImageRef != ref || got.Note.Volume != tc.volume || got.Deleted != tc.deleted || got.Released != tc.released ||
+			(got.Unreadable != nil) != tc.unreadable {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
 func TestNoteOfAnImageThatHasLostItsRecord(t *testing.T) {
 	hosts := []string{"n1", "n2"}
 	note := volumes.Note{Version: volumes.NoteVersion, Volume: "v", Claim: "ns/c", Epoch: 3, Authority: v1alpha1.AuthorityCeph}

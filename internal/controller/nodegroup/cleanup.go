@@ -17,16 +17,17 @@ import (
 
 // cleanUp removes stale replicas from hosts that answer now. The truth was in Ceph when they were
 // recorded, so nothing in them is needed, however dirty they claim to be, unless their host has seen
-// a later attachment than the record knew.
+// a later attachment than the record knew, or the image tells of later replicas.
 func (r *Reconciler) cleanUp(ctx context.Context, group *v1alpha1.NodeGroup, seen []sight) error {
 	var failures []error
+	images := &reader{images: r.Images, patience: r.Patience, silent: map[string]error{}}
 	for _, stale := range group.Status.StaleReplicas {
 		answers := slices.ContainsFunc(seen, func(s sight) bool { return s.name == stale.Node && s.host != nil })
 		if !answers {
 			continue
 		}
-		err := r.remove(ctx, group.Name, stale)
-		if problem, answered := errors.AsType[*escache.Problem](err); answered && problem.Code == escache.CodeStaleEpoch {
+		err := r.remove(ctx, images, group.Name, stale)
+		if behind(err) {
 			r.Events.Eventf(group, nil, corev1.EventTypeWarning, v1alpha1.ConditionRecordBehindDisks, "CleanUp",
 				"the replica of %s on node %s stays: %v; see docs/restore-etcd.md", stale.Volume, stale.Node, err)
 		}
@@ -39,28 +40,32 @@ func (r *Reconciler) cleanUp(ctx context.Context, group *v1alpha1.NodeGroup, see
 
 // remove works under the volume's lock: no replica may be laid there between the check and the
 // removal.
-func (r *Reconciler) remove(ctx context.Context, group string, stale v1alpha1.StaleReplica) error {
+func (r *Reconciler) remove(ctx context.Context, images *reader, group string, stale v1alpha1.StaleReplica) error {
 	done, err := r.Locks.Begin(stale.Volume, "clean-up of a stale replica")
 	if err != nil {
 		return err
 	}
 	defer done()
 	v := &v1alpha1.CacheVolume{}
-	err = r.Live.Get(ctx, client.ObjectKey{Name: stale.Volume}, v)
-	if err != nil && !apierrors.IsNotFound(err) {
+	switch err := r.Live.Get(ctx, client.ObjectKey{Name: stale.Volume}, v); {
+	case apierrors.IsNotFound(err):
+		v = nil
+	case err != nil:
 		return err
-	}
-	if err == nil && beingReplaced(v, stale.Node) {
+	case beingReplaced(v, stale.Node):
 		return nil
 	}
 	// If the volume has a replica there again, the stale one was removed before the new one was
 	// created.
-	if inUse := err == nil && v.Spec.Image == stale.Image && v.Spec.HasReplica(stale.Node); !inUse {
+	if inUse := v != nil && v.Spec.Image == stale.Image && v.Spec.HasReplica(stale.Node); !inUse {
 		r.Log.InfoContext(ctx, "removing stale replica", "group", group, "node", stale.Node, "volume", stale.Volume, "since", stale.Since)
 		ref := escache.VolumeRef{Pool: stale.Pool, Image: stale.Image}
 		err := r.Hosts.DeleteReplica(ctx, stale.Node, ref)
 		if problem, answered := errors.AsType[*escache.Problem](err); answered &&
 			(problem.Code == escache.CodeDirty || problem.Code == escache.CodeDirtyUnknown) {
+			if err := images.needless(ctx, stale, v); err != nil {
+				return err
+			}
 			err = r.Hosts.DiscardReplica(ctx, stale.Node, ref, stale.Epoch)
 		}
 		if err != nil {
@@ -68,6 +73,13 @@ func (r *Reconciler) remove(ctx context.Context, group string, stale v1alpha1.St
 		}
 	}
 	return r.strike(ctx, group, stale)
+}
+
+// behind reports whether this failure says that the list may be older than the disks: the host has seen a later
+// attachment, or the image does not prove that the replica is needless.
+func behind(err error) bool {
+	problem, answered := errors.AsType[*escache.Problem](err)
+	return answered && problem.Code == escache.CodeStaleEpoch || errors.Is(err, errNeeded) && !passing(err)
 }
 
 // beingReplaced reports whether the place of a node's replica is being filled by another one. The

@@ -40,6 +40,7 @@ type Config struct {
 	Client client.Client // reads from a cache
 	Live   client.Reader
 	Hosts  Hosts
+	Images Images
 	Book   *reservation.Book
 	Guard  *Guard
 	Locks  *operation.Locks

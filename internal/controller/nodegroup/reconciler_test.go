@@ -22,6 +22,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/controller/reservation"
+	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/operation"
 	"github.com/escache/escache-csi/internal/placement"
 )
@@ -37,6 +38,14 @@ type bench struct {
 	guard  *Guard
 	events *events.FakeRecorder
 	r      *Reconciler
+
+	dirty     []string                          // hosts that do not remove a replica but with discard
+	discarded []string                          // hosts
+	notes     map[volumes.ImageRef]volumes.Note // of the images that are there
+	released  bool                              // all of them
+	deleted   string                            // when all of their volumes were
+	silent    error                             // what Ceph answers instead
+	asked     int                               // how often
 }
 
 func (b *bench) Node(_ context.Context, node string) (*escache.Node, error) {
@@ -47,9 +56,37 @@ func (b *bench) Node(_ context.Context, node string) (*escache.Node, error) {
 	return nil, errors.New("connection refused")
 }
 
-func (*bench) DeleteReplica(context.Context, string, escache.VolumeRef) error { return nil }
+func (b *bench) DeleteReplica(_ context.Context, node string, _ escache.VolumeRef) error {
+	if slices.Contains(b.dirty, node) {
+		return &escache.Problem{Code: escache.CodeDirty}
+	}
+	return nil
+}
 
-func (*bench) DiscardReplica(context.Context, string, escache.VolumeRef, int64) error { return nil }
+func (b *bench) DiscardReplica(_ context.Context, node string, _ escache.VolumeRef, _ int64) error {
+	b.discarded = append(b.discarded, node)
+	return nil
+}
+
+func (b *bench) Noted(_ context.Context, image volumes.ImageRef) (volumes.Note, error) {
+	b.asked++
+	note, there := b.notes[image]
+	if !there && b.silent == nil {
+		return note, volumes.ErrNotFound
+	}
+	return note, b.silent
+}
+
+func (b *bench) Find(_ context.Context, pool, image string) ([]volumes.Found, error) {
+	b.asked++
+	var out []volumes.Found
+	for ref, note := range b.notes {
+		if ref.Pool == pool && ref.Image == image {
+			out = append(out, volumes.Found{ImageRef: ref, Note: note, Released: b.released, Deleted: b.deleted})
+		}
+	}
+	return out, b.silent
+}
 
 func newBench(t *testing.T, objects ...client.Object) *bench {
 	t.Helper()
@@ -60,6 +97,7 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 		}
 	}
 	b := &bench{t: t, now: time.Unix(1_800_000_000, 0), hosts: map[string]*escache.Node{}, events: events.NewFakeRecorder(100)}
+	b.notes = map[volumes.ImageRef]volumes.Note{}
 	for _, n := range []string{"n1", "n2", "n3"} {
 		objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n}})
 		b.hosts[n] = &escache.Node{Name: n, Version: "v1", Healthy: true, CacheCapacityBytes: 1000, CacheFreeBytes: 1000}
@@ -77,7 +115,7 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 	})
 	b.guard = NewGuard(b.api, b.api, b.book)
 	b.r = New(Config{
-		Client: b.api, Live: b.api, Hosts: b, Book: b.book, Guard: b.guard, Locks: operation.NewLocks(time.Now), Events: b.events,
+		Client: b.api, Live: b.api, Hosts: b, Images: b, Book: b.book, Guard: b.guard, Locks: operation.NewLocks(time.Now), Events: b.events,
 		Log: slog.New(slog.DiscardHandler),
 		Now: func() time.Time { return b.now }, Poll: 5 * time.Second, Patience: time.Second, Quiet: 10 * time.Second, Parallel: 1,
 	})

@@ -52,6 +52,14 @@ func TestADirtyVolumeIsWrittenBackBeforeItIsReleased(t *testing.T) {
 	if stale := group.Status.StaleReplicas; len(stale) != 1 || stale[0].Node != dead {
 		t.Errorf("what the dead host has is not on record: %+v", stale)
 	}
+	if !w.Holds(dead, v) {
+		t.Errorf("the dead host has nothing dirty")
+	}
+	w.Host(dead).Restart(t)
+	w.Poll()
+	if w.Fleet.Replicas() > 0 {
+		t.Error("what was dirty on the dead host is in Ceph, and its replica stays")
+	}
 }
 
 func TestWhatCannotBeReleasedStaysAsItIs(t *testing.T) {

@@ -58,6 +58,10 @@ func (n notes) Noted(_ context.Context, image volumes.ImageRef) (volumes.Note, e
 	return n.of[image.Image], nil
 }
 
+func (n notes) Find(_ context.Context, pool, image string) ([]volumes.Found, error) {
+	return []volumes.Found{{ImageRef: volumes.ImageRef{Pool: pool, Image: image}, Note: n.of[image]}}, nil
+}
+
 func newNotes() notes { return notes{of: map[string]volumes.Note{}} }
 
 func (n notes) Note(_ context.Context, _ volumes.ImageRef, note volumes.Note) error {
@@ -141,7 +145,8 @@ func (w *world) restart() {
 	check(w.t, nodegroup.Rebuild(w.t.Context(), w.api, book))
 	guard := nodegroup.NewGuard(w.api, w.api, book)
 	w.groups = nodegroup.New(nodegroup.Config{
-		Client: w.api, Live: w.api, Hosts: h, Book: book, Guard: guard, Locks: locks, Events: events.NewFakeRecorder(1000), Log: log, Now: clock,
+		Client: w.api, Live: w.api, Hosts: h, Images: w.notes, Book: book, Guard: guard, Locks: locks,
+		Events: events.NewFakeRecorder(1000), Log: log, Now: clock,
 		Poll: time.Second, Patience: time.Second, Quiet: time.Second, Parallel: 1,
 	})
 	links, err := linkkey.New("test", []byte("the key of the Kubernetes cluster"))

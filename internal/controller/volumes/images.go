@@ -87,6 +87,19 @@ type Remains struct {
 	Left []string
 }
 
+// Found is what the metadata of an image say of whose it is.
+type Found struct {
+	ImageRef
+
+	// Note is zero if there is none. Unreadable says why it cannot be read.
+	Note       Note
+	Unreadable error
+	// Released: the volume that had the image was released, and nobody has it.
+	Released bool
+	// Deleted is when the volume was deleted, if the image stays for its snapshots.
+	Deleted string
+}
+
 // Images reaches Ceph. Errors wrap ErrNotFound (cluster, pool or image), ErrRefused (wrong key,
 // image in use, another size), ErrNoRoom, ErrUnavailable or context.DeadlineExceeded. Every call
 // returns soon after its context ends. No call changes an image that is marked as another

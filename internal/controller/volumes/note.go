@@ -199,10 +199,16 @@ func (s *Steps) compare(ctx context.Context, v *v1alpha1.CacheVolume) (authority
 	if err != nil {
 		return authority.Noted{}, fmt.Errorf("read the metadata of image %s: %w", ImageOf(v), err)
 	}
-	if note.Later {
-		return authority.Noted{}, laterNote(ImageOf(v))
+	return note.noted(), note.NotAhead(v)
+}
+
+// NotAhead returns an error if this note, of the volume's image, tells of a later attachment, or of later replicas, than
+// the record, or may do so. See authority.NotBehind.
+func (n Note) NotAhead(v *v1alpha1.CacheVolume) error {
+	if n.Later {
+		return laterNote(ImageOf(v))
 	}
-	return note.noted(), authority.NotBehind(v, note.noted())
+	return authority.NotBehind(v, n.noted())
 }
 
 // laterNote refuses an image by whose note the record may be behind: this version cannot read it.

@@ -260,6 +260,7 @@ func scenes() []scene {
 				attach(t, w, d)
 				until(t, func() error { return d.unpublish(t.Context(), crashed, "") })
 				elsewhere = w.one(t).Spec.Replicas[1]
+				w.fleet.Hosts[elsewhere].Write(imageRef(), 4<<20) // so the image must say that nobody needs it
 				w.fleet.Hosts[elsewhere].Stop()
 			},
 			call: func(t *testing.T, _ *world, d *driver) error { return d.delete(t.Context(), crashed) },
@@ -268,7 +269,12 @@ func scenes() []scene {
 					t.Errorf("%d records, replicas on %v", len(w.volumes(t)), w.fleet.On(imageRef()))
 				}
 			},
-			clean: func(t *testing.T, w *world, _ *driver) { w.fleet.Hosts[elsewhere].Restart(t) },
+			clean: func(t *testing.T, w *world, _ *driver) {
+				w.fleet.Hosts[elsewhere].Restart(t)
+				eventually(t, time.Minute, func() bool { return len(w.fleet.On(imageRef())) == 0 }, func() string {
+					return fmt.Sprintf("replicas on %v", w.fleet.On(imageRef()))
+				})
+			},
 		},
 		{
 			name: "ControllerPublishVolume after the loss of a copy", clean: detachAndRemove,

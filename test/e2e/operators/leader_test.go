@@ -50,8 +50,9 @@ func (w *world) lead(t *testing.T) {
 	guard := nodegroup.NewGuard(m.GetClient(), m.GetAPIReader(), book)
 	links, err := linkkey.New("the test's", []byte(strings.Repeat("k", 32)))
 	must(t, err)
+	noted := &images{}
 	locked := volumes.NewLocked(volumes.NewSteps(volumes.Config{
-		Cached: m.GetClient(), Live: m.GetAPIReader(), Images: &images{}, Hosts: h, Book: book, Groups: guard, Links: links, Events: events,
+		Cached: m.GetClient(), Live: m.GetAPIReader(), Images: noted, Hosts: h, Book: book, Groups: guard, Links: links, Events: events,
 		Log: logger, Now: time.Now,
 	}), locks)
 	drainer := drain.New(drain.Config{Client: m.GetClient(), Live: m.GetAPIReader(), Hosts: h, Locks: locks, Now: time.Now})
@@ -65,7 +66,7 @@ func (w *world) lead(t *testing.T) {
 	}).SetupWithManager(m))
 	must(t, nodegroup.New(nodegroup.Config{
 		Client: m.GetClient(), Live: m.GetAPIReader(), Hosts: h, Locks: locks, Events: events, Log: logger, Now: time.Now,
-		Book: book, Guard: guard,
+		Book: book, Guard: guard, Images: noted,
 		Poll: time.Second, Patience: time.Second, Quiet: time.Second, Parallel: 1,
 	}).SetupWithManager(m))
 	must(t, move.New(move.Config{
@@ -104,6 +105,19 @@ func (i *images) Noted(_ context.Context, image volumes.ImageRef) (volumes.Note,
 	note, _ := i.notes.Load(image)
 	noted, _ := note.(volumes.Note)
 	return noted, nil
+}
+
+// Find finds the images of that name on which something was noted.
+func (i *images) Find(_ context.Context, pool, image string) ([]volumes.Found, error) {
+	var out []volumes.Found
+	i.notes.Range(func(key, value any) bool {
+		ref, _ := key.(volumes.ImageRef)
+		if note, is := value.(volumes.Note); is && ref.Pool == pool && ref.Image == image {
+			out = append(out, volumes.Found{ImageRef: ref, Note: note})
+		}
+		return true
+	})
+	return out, nil
 }
 
 // retire ends the controllers.
