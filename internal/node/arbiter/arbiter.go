@@ -130,12 +130,13 @@ func (a *Arbiter) Decide(ctx context.Context, r escache.OutdatePeerRequest) erro
 	if err := a.asksForItself(r.Node); err != nil {
 		return err
 	}
-	err := a.decide(ctx, r, a.compare(r))
+	compare := a.compare(r)
+	err := a.decide(ctx, r, compare, a.cuts.takeQuestion(r, a.now()))
 	a.cuts.heard(r, err, a.now())
 	return err
 }
 
-func (a *Arbiter) decide(ctx context.Context, r escache.OutdatePeerRequest, compare bool) error {
+func (a *Arbiter) decide(ctx context.Context, r escache.OutdatePeerRequest, compare bool, question string) error {
 	for range tries {
 		v, err := a.kube.VolumeOf(ctx, r.VolumeRef)
 		if err != nil {
@@ -143,7 +144,7 @@ func (a *Arbiter) decide(ctx context.Context, r escache.OutdatePeerRequest, comp
 		}
 		grant, err := authority.MayGoOnAlone(v, r, a.now())
 		if err == nil && compare {
-			if v, err = a.compared(ctx, v, r); err == nil {
+			if v, err = a.compared(ctx, v, r, question); err == nil {
 				compare = false
 				grant, err = authority.MayGoOnAlone(v, r, a.now())
 			}

@@ -27,7 +27,8 @@ type cuts struct {
 type cut struct {
 	epoch       int64
 	begun, last time.Time
-	// question is what csi-controller was asked, and has not answered. An answer may come after escached has given up.
+	// question is what csi-controller was asked, and had not answered when the record was read last. An answer may come
+	// after escached has given up.
 	question string
 }
 
@@ -83,6 +84,18 @@ func (c *cuts) asked(r escache.OutdatePeerRequest, question string) {
 	}
 }
 
+// takeQuestion returns the question that is kept, and keeps it no longer. It counts only if each try since has read the
+// record and found it unanswered, one soon after the other. Else a restored etcd may have it, with an answer of a time
+// in which no other host had had the volume.
+func (c *cuts) takeQuestion(r escache.OutdatePeerRequest, now time.Time) string {
+	has, known := c.of(r)
+	c.asked(r, "")
+	if !known || now.Sub(has.last) >= longCut {
+		return ""
+	}
+	return has.question
+}
+
 // Whole ends a cut: at that time, after the last question, the host wrote to both copies. So no other host can have
 // had the volume.
 func (a *Arbiter) Whole(volume escache.VolumeRef, epoch int64, at time.Time) {
@@ -112,26 +125,29 @@ func (a *Arbiter) compare(r escache.OutdatePeerRequest) bool {
 
 // compared returns the record once csi-controller has compared it with the image's metadata. While this host was
 // cut off, another one may have had the volume, and etcd may have been restored to before that.
-func (a *Arbiter) compared(ctx context.Context, v *v1alpha1.CacheVolume, r escache.OutdatePeerRequest) (*v1alpha1.CacheVolume, error) {
+// An earlier question, if any, need not be put again.
+func (a *Arbiter) compared(
+	ctx context.Context, v *v1alpha1.CacheVolume, r escache.OutdatePeerRequest, question string,
+) (_ *v1alpha1.CacheVolume, err error) {
+	read := true
 	again := func(ctx context.Context) (*v1alpha1.CacheVolume, error) {
 		now, err := a.kube.VolumeOf(ctx, r.VolumeRef)
-		if err == nil {
+		if read = err == nil; read {
 			_, err = authority.MayGoOnAlone(now, r, a.now())
 		}
 		return now, err
 	}
-	has, _ := a.cuts.of(r)
-	if c := v.Status.Comparison; has.question == "" || c == nil || c.Question != has.question {
-		question, err := comparison.Put(ctx, a.kube, v, again)
-		if err != nil {
+	if c := v.Status.Comparison; question == "" || c == nil || c.Question != question {
+		if question, err = comparison.Put(ctx, a.kube, v, again); err != nil {
 			return nil, err
 		}
-		a.cuts.asked(r, question)
-		has.question = question
 	}
-	v, err := comparison.Await(ctx, has.question, v.Name, again)
-	if errors.Is(err, authority.ErrRecordBehind) {
+	v, err = comparison.Await(ctx, question, v.Name, again)
+	switch {
+	case errors.Is(err, authority.ErrRecordBehind):
 		return nil, &authority.RefusedError{Code: escache.CodeStaleEpoch, Reason: err.Error()}
+	case err != nil && read:
+		a.cuts.asked(r, question)
 	}
 	return v, err
 }

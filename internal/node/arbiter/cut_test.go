@@ -174,6 +174,49 @@ func TestALateAnswerCountsForTheNextQuestion(t *testing.T) {
 	}
 }
 
+// The question was answered while another host had not had the volume yet, and etcd is restored to that moment.
+func TestAnAnswerOfBeforeATimeWithoutTheRecordDoesNotCount(t *testing.T) {
+	fail := func(r *record, err error) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.readErr = err
+	}
+	for name, outage := range map[string]func(a *Arbiter, r *record, now *time.Time){
+		"the API server does not answer": func(a *Arbiter, r *record, _ *time.Time) {
+			fail(r, kube.ErrUnavailable)
+			_ = a.Decide(t.Context(), question())
+			fail(r, nil)
+		},
+		"it stops while the answer is awaited": func(a *Arbiter, r *record, _ *time.Time) {
+			r.v.Status.Comparison.Answered = ""
+			time.AfterFunc(100*time.Millisecond, func() { fail(r, kube.ErrUnavailable) })
+			_ = a.Decide(t.Context(), question())
+			fail(r, nil)
+		},
+		"nobody asks": func(_ *Arbiter, _ *record, now *time.Time) { *now = now.Add(longCut) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRecord()
+			a, now := cutOff(r)
+			r.readErr = nil
+			*now = now.Add(time.Hour)
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			if err := a.Decide(ctx, question()); !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatal(err)
+			}
+			r.v.Status.Comparison.Answered = r.v.Status.Comparison.Question
+			backup := *r.v.Status.DeepCopy()
+			outage(a, r, now)
+			r.v.Status = backup
+			r.answer = func(c *v1alpha1.RecordComparison) { c.Answered, c.Behind = c.Question, "epoch 8 of n2" }
+			if err := a.Decide(t.Context(), question()); err == nil || r.asked != 2 || slices.Contains(r.v.Status.Outdated, "n2") {
+				t.Errorf("%d questions, outdated %q: %v", r.asked, r.v.Status.Outdated, err)
+			}
+		})
+	}
+}
+
 // The link came back before the next question, so nobody has asked any more.
 func TestACutEndsWhenTheVolumeIsWholeAgain(t *testing.T) {
 	for name, tc := range map[string]struct {

@@ -50,8 +50,8 @@ func Ask(ctx context.Context, k Kube, v *v1alpha1.CacheVolume, again Reader) (_ 
 	return Await(ctx, question, v.Name, again)
 }
 
-// Await waits for the answer to a question. It may be called again: an answer that comes late counts as well,
-// because no restored etcd has this question.
+// Await waits for the answer to a question. An answer that comes late counts as well, and Await may be called again.
+// Who does that must have read the record all the time: a restored etcd may have the question, with an older answer.
 func Await(ctx context.Context, question, volume string, again Reader) (*v1alpha1.CacheVolume, error) {
 	waiting, cancel := context.WithTimeout(ctx, AnswerTime)
 	defer cancel()

@@ -72,6 +72,7 @@ func carryOut(ctx context.Context, api client.Client, v *v1alpha1.CacheVolume, r
 // planned is what rebalance prints. It prints its plan first, when it has looked at all volumes.
 type planned struct {
 	bytes.Buffer
+
 	once sync.Once
 	then func()
 }
