@@ -176,14 +176,14 @@ func (r *Reconciler) measure(ctx context.Context, volumes []v1alpha1.CacheVolume
 			Name: v.Name, Claim: v.Annotations[v1alpha1.AnnotationClaim], Node: v.Status.AttachedNode, Phase: v1alpha1.FlushPending,
 			TotalBytes: v.Status.DirtyBytes,
 		}
-		if v.Status.AttachedNode != "" && !trims {
+		switch {
+		case trims:
+			out[i].TotalBytes = v.Spec.SizeBytes
+		case v.Status.AttachedNode != "":
 			status, err := r.Hosts.Status(ctx, v.Status.AttachedNode, cachevolume.Ref(v))
 			if err == nil && status.DirtyBytes != nil {
 				out[i].TotalBytes = *status.DirtyBytes
 			}
-		}
-		if trims {
-			out[i].TotalBytes = v.Spec.SizeBytes
 		}
 		out[i].LeftBytes = out[i].TotalBytes
 	})

@@ -223,18 +223,18 @@ func (s *Steps) trimOutside(
 func (s *Steps) trimOn(
 	ctx context.Context, v *v1alpha1.CacheVolume, node string, filesystem Filesystem, start int64, longest time.Duration,
 ) (Trimmed, error) {
+	none := Trimmed{Node: node, Next: start}
 	answer, err := s.Hosts.Trim(ctx, cachevolume.On(v, node), filesystem, start, longest)
 	if problem, is := errors.AsType[*escache.Problem](err); is {
 		switch problem.Code { //nolint:exhaustive // the rest says what it is
 		case escache.CodeUnknownPath:
-			return Trimmed{Node: node, Next: start}, fmt.Errorf(
-				"escached on node %s is older than csi-controller and cannot trim: upgrade it: %w", node, ErrRefused)
+			return none, fmt.Errorf("escached on node %s is older than csi-controller and cannot trim: upgrade it: %w", node, ErrRefused)
 		case escache.CodeInvalidRequest:
-			return Trimmed{Node: node, Next: start}, fmt.Errorf("trim volume %s on node %s: %w: %w", v.Name, node, err, ErrRefused)
+			return none, fmt.Errorf("trim volume %s on node %s: %w: %w", v.Name, node, err, ErrRefused)
 		}
 	}
 	if err != nil {
-		return Trimmed{Node: node, Next: start}, fmt.Errorf("trim volume %s on node %s: %w", v.Name, node, err)
+		return none, fmt.Errorf("trim volume %s on node %s: %w", v.Name, node, err)
 	}
 	return Trimmed{Node: node, Bytes: answer.TrimmedBytes, Next: answer.NextByte, Done: answer.Done}, nil
 }

@@ -244,10 +244,11 @@ func checkTrim(r escache.TrimRequest) error {
 	if err := cmp.Or(checkRef(r.VolumeRef), checkEpoch(r.Epoch), checkSeconds("timeoutSeconds", r.TimeoutSeconds, 60)); err != nil {
 		return err
 	}
+	if err := fstype.Known(r.FSType); err != nil {
+		return invalid("fsType: %v", err)
+	}
 	const most, longest = 64, 1024
 	switch {
-	case fstype.Known(r.FSType) != nil:
-		return invalid("fsType: %v", fstype.Known(r.FSType))
 	case r.StartByte < 0:
 		return invalid("startByte: %d is negative", r.StartByte)
 	case len(r.MountOptions) > most:
