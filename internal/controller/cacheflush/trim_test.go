@@ -1,7 +1,6 @@
 package cacheflush_test
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"sync"
@@ -11,7 +10,6 @@ import (
 	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -253,20 +251,10 @@ func TestAPodGetsAVolumeThatIsBeingTrimmed(t *testing.T) {
 func TestACallWaitsForABiteOfATrim(t *testing.T) {
 	w := newWorld(t)
 	v, _ := w.unused("pvc-1", &trims{left: 9})
-	end, err := w.Locks.Begin("pvc-1", volumes.Trimming)
-	csitest.Must(t, err)
-	done := make(chan error, 1)
-	go func() {
+	w.waitsFor(t, volumes.Trimming, func() error {
 		_, err := w.Publish("pvc-1", v.Spec.Replicas[0])
-		done <- err
-	}()
-	select {
-	case err := <-done:
-		t.Fatalf("it did not wait: %v", err)
-	case <-time.After(200 * time.Millisecond):
-	}
-	end()
-	csitest.Must(t, <-done)
+		return err
+	})
 }
 
 // What else takes a volume takes one that is being trimmed.
@@ -386,25 +374,11 @@ func TestATrimGoesOnAfterACrash(t *testing.T) {
 	}
 }
 
-// olderStatus is an API server whose CRD has no status.uncached.
-type olderStatus struct{ client.Client }
-
-func (o olderStatus) Status() client.SubResourceWriter { return olderWriter{o.Client.Status()} }
-
-type olderWriter struct{ client.SubResourceWriter }
-
-func (o olderWriter) Update(ctx context.Context, object client.Object, opts ...client.SubResourceUpdateOption) error {
-	if v, ok := object.(*v1alpha1.CacheVolume); ok {
-		v.Status.Uncached = nil
-	}
-	return o.SubResourceWriter.Update(ctx, object, opts...)
-}
-
 func TestWithAnOlderCRDNothingIsTrimmedWithoutACache(t *testing.T) {
 	w, fs := newWorld(t), &trims{left: 1}
 	v, third := w.unused("pvc-1", fs)
 	w.persistentVolume("pvc-1", nil)
-	w.Cached = olderStatus{w.API}
+	w.Cached = csitest.WithoutUncached{Client: w.API}
 	w.Restart()
 	w.Poll()
 	_, err := w.trim("pvc-1", 0)

@@ -75,10 +75,16 @@ func TestAPodGetsAVolumeThatIsBeingWrittenBackWithoutOne(t *testing.T) {
 func TestACallWaitsForABiteOfAWriteBack(t *testing.T) {
 	w := newWorld(t)
 	w.PowerLoss("pvc-1")
-	end, err := w.Locks.Begin("pvc-1", volumes.WritingBack)
+	w.waitsFor(t, volumes.WritingBack, func() error { return w.Delete("pvc-1") })
+}
+
+// waitsFor demands that a call waits until an operation on pvc-1 has ended, and then succeeds.
+func (w *world) waitsFor(t *testing.T, operation string, call func() error) {
+	t.Helper()
+	end, err := w.Locks.Begin("pvc-1", operation)
 	csitest.Must(t, err)
 	done := make(chan error, 1)
-	go func() { done <- w.Delete("pvc-1") }()
+	go func() { done <- call() }()
 	select {
 	case err := <-done:
 		t.Fatalf("it did not wait: %v", err)

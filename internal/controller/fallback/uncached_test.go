@@ -306,24 +306,10 @@ func TestANodeOfTheGroupGetsNothingBeforeTheImageSaysThatCachesMayBeDirty(t *tes
 	}
 }
 
-// olderStatus is an API server whose CRD has no status.uncached.
-type olderStatus struct{ client.Client }
-
-func (o olderStatus) Status() client.SubResourceWriter { return olderWriter{o.Client.Status()} }
-
-type olderWriter struct{ client.SubResourceWriter }
-
-func (o olderWriter) Update(ctx context.Context, object client.Object, opts ...client.SubResourceUpdateOption) error {
-	if v, ok := object.(*v1alpha1.CacheVolume); ok {
-		v.Status.Uncached = nil
-	}
-	return o.SubResourceWriter.Update(ctx, object, opts...)
-}
-
 func TestWithAnOlderCRDNothingIsAttachedWithoutACache(t *testing.T) {
 	w := newWorld(t)
 	v := w.UsedOnce("pvc-1")
-	w.Cached = olderStatus{w.API}
+	w.Cached = csitest.WithoutUncached{Client: w.API}
 	w.Restart()
 	_, err := w.Publish("pvc-1", "n9")
 	csitest.Wants(t, err, codes.FailedPrecondition, "apply the chart's CRDs")

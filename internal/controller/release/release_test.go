@@ -129,10 +129,7 @@ func TestWhatCannotBeReleasedStaysAsItIs(t *testing.T) {
 func TestAReleaseGoesOnAfterACrash(t *testing.T) {
 	w := newWorld(t)
 	v, _, _ := w.UsedBefore("pvc-1")
-	w.AskRelease("pvc-1", true)
-	now := w.Volume("pvc-1")
-	now.Status.Phase = v1alpha1.VolumeReleasing
-	csitest.Must(t, w.API.Status().Update(t.Context(), now))
+	w.releasing("pvc-1")
 	csitest.Must(t, w.Images.Release(t.Context(), volumes.ImageOf(v), volumes.Note{Volume: "pvc-1", Epoch: 1}))
 	w.Images.Open[volumes.ImageOf(v)] = []string{"10.9.9.9:0/7"} // somebody uses the image already
 	w.Restart()

@@ -22,6 +22,19 @@ func (w *world) adoptedElsewhere(former *v1alpha1.CacheVolume) *v1alpha1.CacheVo
 	g.Spec.Nodes, g.Spec.CordonedNodes = append(g.Spec.Nodes, "n9"), former.Spec.Replicas
 	csitest.Must(w.T, w.API.Update(context.Background(), g))
 	w.Poll()
+	w.adopted(former)
+	b := w.Volume("b")
+	holder := b.Spec.Replicas[0]
+	w.Host(holder).Stage(csitest.Ref(b), csitest.NewClient, b.Status.Epoch, "writeback")
+	for _, node := range b.Spec.Replicas {
+		w.Host(node).Write(csitest.Ref(b), csitest.DirtyBytes)
+	}
+	return b
+}
+
+// adopted adopts the image that the volume has given up as volume b, and attaches that.
+func (w *world) adopted(former *v1alpha1.CacheVolume) (b *v1alpha1.CacheVolume) {
+	w.T.Helper()
 	image := volumes.ImageOf(former)
 	w.Images.Seen[image] = volumes.Inspection{SizeBytes: former.Spec.SizeBytes, Released: w.Images.Released[image]}
 	b, err := w.Locked.Adopt(context.Background(), volumes.Adoption{
@@ -29,14 +42,8 @@ func (w *world) adoptedElsewhere(former *v1alpha1.CacheVolume) *v1alpha1.CacheVo
 		Cache: func(int64) int64 { return former.Spec.CacheBytes },
 	})
 	csitest.Must(w.T, err)
-	holder := b.Spec.Replicas[0]
-	_, err = w.Publish("b", holder)
+	_, err = w.Publish("b", b.Spec.Replicas[0])
 	csitest.Must(w.T, err)
-	b = w.Volume("b")
-	w.Host(holder).Stage(csitest.Ref(b), csitest.NewClient, b.Status.Epoch, "writeback")
-	for _, node := range b.Spec.Replicas {
-		w.Host(node).Write(csitest.Ref(b), csitest.DirtyBytes)
-	}
 	return b
 }
 
@@ -54,11 +61,7 @@ func (w *world) restore(old *v1alpha1.CacheVolume) {
 func TestAReleaseThatIsOnRecordAgainLeavesTheImageToWhoHasIt(t *testing.T) {
 	w := newWorld(t)
 	w.UsedBefore("pvc-1")
-	w.AskRelease("pvc-1", true)
-	old := w.Volume("pvc-1")
-	old.Status.Phase = v1alpha1.VolumeReleasing
-	csitest.Must(t, w.API.Status().Update(t.Context(), old))
-	old = w.Volume("pvc-1")
+	old := w.releasing("pvc-1")
 	csitest.Must(t, w.Locked.Release(t.Context(), "pvc-1"))
 	b := w.adoptedElsewhere(old)
 	image := volumes.ImageOf(b)
@@ -83,18 +86,9 @@ func TestAReleaseThatIsOnRecordAgainLeavesTheImageToWhoHasIt(t *testing.T) {
 func TestAReleaseDropsNoReplicaOfWhoHasTheImage(t *testing.T) {
 	w := newWorld(t)
 	w.UsedBefore("pvc-1")
-	w.AskRelease("pvc-1", true)
-	old := w.Volume("pvc-1")
-	old.Status.Phase = v1alpha1.VolumeReleasing
+	old := w.releasing("pvc-1")
 	csitest.Must(t, w.Locked.Release(t.Context(), "pvc-1"))
-	image := volumes.ImageOf(old)
-	w.Images.Seen[image] = volumes.Inspection{SizeBytes: old.Spec.SizeBytes, Released: w.Images.Released[image]}
-	b, err := w.Locked.Adopt(t.Context(), volumes.Adoption{
-		ImageRef: image, Volume: "b", Request: "r", Mode: v1alpha1.CacheModeWriteback, Cache: func(int64) int64 { return old.Spec.CacheBytes },
-	})
-	csitest.Must(t, err)
-	_, err = w.Publish("b", b.Spec.Replicas[0])
-	csitest.Must(t, err)
+	b := w.adopted(old)
 	old.Spec.Replicas = b.Spec.Replicas
 	before := w.Fleet.Replicas()
 	w.restore(old)
@@ -108,10 +102,7 @@ func TestAReleaseDropsNoReplicaOfWhoHasTheImage(t *testing.T) {
 func TestTheMarkOfAnotherVolumeIsNotTakenOff(t *testing.T) {
 	w := newWorld(t)
 	v, _, _ := w.UsedBefore("pvc-1")
-	w.AskRelease("pvc-1", true)
-	now := w.Volume("pvc-1")
-	now.Status.Phase = v1alpha1.VolumeReleasing
-	csitest.Must(t, w.API.Status().Update(t.Context(), now))
+	now := w.releasing("pvc-1")
 	image := volumes.ImageOf(v)
 	delete(w.Images.Notes, image)
 	w.Images.Marks[image] = "b"
