@@ -120,8 +120,10 @@ type StaleReplica struct {
 	Node string `json:"node"`
 	// Volume is the name of the CacheVolume it belonged to, which may be gone.
 	Volume string `json:"volume"`
-	Pool   string `json:"pool"`
-	Image  string `json:"image"`
+	// ClusterID names the Ceph cluster of its image. It is empty in entries of earlier versions.
+	ClusterID string `json:"clusterID,omitempty"`
+	Pool      string `json:"pool"`
+	Image     string `json:"image"`
 	// CacheBytes, Port and Minor stay reserved until the replica is gone.
 	CacheBytes int64 `json:"cacheBytes"`
 	Port       int32 `json:"port"`

@@ -89,13 +89,13 @@ func (f *Images) Retake(_ context.Context, image volumes.ImageRef, from string, 
 	return idOf(image), f.Fail
 }
 
-// Find returns what the images of this name say.
-func (f *Images) Find(_ context.Context, pool, image string) ([]volumes.Found, error) {
+// Find returns what the images of this name say, in one cluster or in all.
+func (f *Images) Find(_ context.Context, clusterID, pool, image string) ([]volumes.Found, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var out []volumes.Found
 	for ref := range f.Sizes {
-		if ref.Pool != pool || ref.Image != image {
+		if clusterID != "" && ref.ClusterID != clusterID || ref.Pool != pool || ref.Image != image {
 			continue
 		}
 		found := volumes.Found{ImageRef: ref, Note: f.Notes[ref]}

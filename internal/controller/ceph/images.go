@@ -152,11 +152,14 @@ func (i *Images) Noted(ctx context.Context, image volumes.ImageRef) (volumes.Not
 	return volumes.ParseNote(mark.Note)
 }
 
-// Find returns what the images of this name say of whose they are, in all clusters.
-func (i *Images) Find(ctx context.Context, pool, image string) ([]volumes.Found, error) {
-	ids, err := i.clusters.IDs()
-	if err != nil {
-		return nil, err
+// Find returns what the images of this name say of whose they are, in one cluster, or in all if clusterID is empty.
+func (i *Images) Find(ctx context.Context, clusterID, pool, image string) ([]volumes.Found, error) {
+	ids := []string{clusterID}
+	if clusterID == "" {
+		var err error
+		if ids, err = i.clusters.IDs(); err != nil {
+			return nil, err
+		}
 	}
 	if len(ids) == 0 { // that the image is gone would be a guess
 		return nil, fmt.Errorf("%w: no Ceph cluster is configured", volumes.ErrRefused)

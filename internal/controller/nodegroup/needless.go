@@ -15,8 +15,9 @@ import (
 type Images interface {
 	// Noted returns an image's note. The error wraps volumes.ErrNotFound if there is no such image.
 	Noted(ctx context.Context, image volumes.ImageRef) (volumes.Note, error)
-	// Find returns what the images of this name say of whose they are, in all Ceph clusters. There may be none.
-	Find(ctx context.Context, pool, image string) ([]volumes.Found, error)
+	// Find returns what the images of this name say of whose they are, in one Ceph cluster, or in all if clusterID is
+	// empty. There may be none.
+	Find(ctx context.Context, clusterID, pool, image string) ([]volumes.Found, error)
 }
 
 // errNeeded means that a dirty replica may be needed after all.
@@ -48,8 +49,8 @@ func (r *reader) needless(ctx context.Context, stale v1alpha1.StaleReplica, v *v
 		}
 		return nil
 	}
-	images, err := ask(ctx, r, "", func(ctx context.Context) ([]volumes.Found, error) {
-		return r.images.Find(ctx, stale.Pool, stale.Image)
+	images, err := ask(ctx, r, stale.ClusterID, func(ctx context.Context) ([]volumes.Found, error) {
+		return r.images.Find(ctx, stale.ClusterID, stale.Pool, stale.Image)
 	})
 	if err != nil {
 		return fmt.Errorf("%w: %w", errNeeded, err)

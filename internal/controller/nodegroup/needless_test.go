@@ -130,3 +130,17 @@ func TestASilentCephIsAskedOnceAPoll(t *testing.T) {
 		t.Errorf("discarded on %v", b.discarded)
 	}
 }
+
+// TestOnlyTheImagesClusterIsAsked: another cluster may be out of order for good. An entry of an earlier version does not say
+// which cluster it is.
+func TestOnlyTheImagesClusterIsAsked(t *testing.T) {
+	for cluster, stays := range map[string]bool{"ceph": false, "other": true, "": true} {
+		g := group("g", 0, "n1", "n2", "n3")
+		g.Status.StaleReplicas = []v1alpha1.StaleReplica{{Node: "n2", Volume: "v", ClusterID: cluster, Pool: "p", Image: "i", Epoch: 6}}
+		b := newBench(t, g)
+		b.dirty, b.broken = []string{"n2"}, "other"
+		if left := b.poll("g").StaleReplicas; stays != (len(left) == 1) || stays != (len(b.discarded) == 0) {
+			t.Errorf("cluster %q: discarded on %v, left %+v", cluster, b.discarded, left)
+		}
+	}
+}

@@ -45,6 +45,7 @@ type bench struct {
 	released  bool                              // all of them
 	deleted   string                            // when all of their volumes were
 	silent    error                             // what Ceph answers instead
+	broken    string                            // a cluster that refuses everything
 	asked     int                               // how often
 }
 
@@ -77,11 +78,14 @@ func (b *bench) Noted(_ context.Context, image volumes.ImageRef) (volumes.Note, 
 	return note, b.silent
 }
 
-func (b *bench) Find(_ context.Context, pool, image string) ([]volumes.Found, error) {
+func (b *bench) Find(_ context.Context, clusterID, pool, image string) ([]volumes.Found, error) {
 	b.asked++
+	if b.broken != "" && (clusterID == "" || clusterID == b.broken) {
+		return nil, volumes.ErrRefused
+	}
 	var out []volumes.Found
 	for ref, note := range b.notes {
-		if ref.Pool == pool && ref.Image == image {
+		if (clusterID == "" || ref.ClusterID == clusterID) && ref.Pool == pool && ref.Image == image {
 			out = append(out, volumes.Found{ImageRef: ref, Note: note, Released: b.released, Deleted: b.deleted})
 		}
 	}

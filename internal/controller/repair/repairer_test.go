@@ -58,7 +58,7 @@ func (n notes) Noted(_ context.Context, image volumes.ImageRef) (volumes.Note, e
 	return n.of[image.Image], nil
 }
 
-func (n notes) Find(_ context.Context, pool, image string) ([]volumes.Found, error) {
+func (n notes) Find(_ context.Context, _, pool, image string) ([]volumes.Found, error) {
 	return []volumes.Found{{ImageRef: volumes.ImageRef{Pool: pool, Image: image}, Note: n.of[image]}}, nil
 }
 

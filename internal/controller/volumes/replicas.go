@@ -71,7 +71,7 @@ func (s *Steps) replicaRequest(ctx context.Context, v *v1alpha1.CacheVolume) (es
 
 func (s *Steps) stale(v *v1alpha1.CacheVolume, node string) v1alpha1.StaleReplica {
 	return v1alpha1.StaleReplica{
-		Node: node, Volume: v.Name, Pool: v.Spec.Pool, Image: v.Spec.Image,
+		Node: node, Volume: v.Name, ClusterID: v.Spec.ClusterID, Pool: v.Spec.Pool, Image: v.Spec.Image,
 		CacheBytes: v.Spec.CacheBytes, Port: v.Spec.Port, Minor: v.Spec.Minor, Epoch: given(v), Since: s.now(),
 	}
 }
