@@ -60,8 +60,8 @@ func Run(t *testing.T, target Target) {
 		t.Fatalf("conformance: %v", err)
 	}
 	run := func(t *testing.T, company company) {
-		for _, check := range Checks() {
-			if check.company != company {
+		for number, check := range Checks() {
+			if check.company != company || target.Chosen != nil && !target.Chosen(number) {
 				continue
 			}
 			t.Run(check.Name, func(t *testing.T) {

@@ -54,6 +54,9 @@ type Target struct {
 	// Restart ends the service of a host as a crash does, and starts it again. The devices stay. It returns when
 	// the former process has gone, perhaps before the new one answers. May be nil, or unsupported.
 	Restart func(ctx context.Context, host string) error
+	// Chosen says which checks run, by their numbers in Checks, for a target that is too slow for all of them. May be
+	// nil: all run.
+	Chosen func(number int) bool
 }
 
 // Host is one of the hosts. Exactly one of URL and Socket is set.

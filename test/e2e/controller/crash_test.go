@@ -20,6 +20,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/test/internal/shard"
 )
 
 // scene is one call in a state that makes it do all it can do.
@@ -39,8 +40,8 @@ const crashed = "pvc-crash"
 
 func imageRef() escache.VolumeRef { return escache.VolumeRef{Pool: "rbd", Image: "escache-" + crashed} }
 
-// crashes kills the leader at every crash point that each scene passes. Another replica takes over
-// and the call is repeated there, as a sidecar would; it is the next one to die.
+// crashes kills the leader at every crash point that each scene passes, or at those of a shard. Another replica takes
+// over and the call is repeated there, as a sidecar would; it is the next one to die.
 func crashes(t *testing.T, w *world) {
 	l := &line{world: w, t: t, passed: map[string]bool{}}
 	for _, s := range slices.Concat(scenes(), snapshotScenes(), groupScenes(), cloneScenes(), releaseScenes(), adoptScenes(),
@@ -56,6 +57,10 @@ func crashes(t *testing.T, w *world) {
 			}
 			t.Logf("%d crash points: %s", len(points), strings.Join(points, ", "))
 			for _, point := range points {
+				l.points++
+				if !shard.Has(t, l.points) {
+					continue
+				}
 				t.Run(strings.ReplaceAll(point, "/", ":"), func(t *testing.T) { s.die(t, l, point) })
 			}
 		})
@@ -112,6 +117,7 @@ type line struct {
 	world   *world
 	t       *testing.T // whose end ends them
 	members int
+	points  int             // of all scenes so far
 	passed  map[string]bool // the crash points that a test kills the leader at
 	leading *driver
 }

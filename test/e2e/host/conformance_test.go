@@ -9,6 +9,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/escache/conformance"
+	"github.com/escache/escache-csi/test/internal/shard"
 	"github.com/escache/escache-csi/test/labtest"
 )
 
@@ -19,6 +20,7 @@ func escachedConforms(t *testing.T, lab *labtest.Lab) {
 		Other: conformance.TLSFiles{Cert: os.Getenv("LAB_OTHER_CERT"), Key: os.Getenv("LAB_OTHER_KEY")},
 		// The upper ends of what the lab's hosts give away.
 		FirstPort: 7900, FirstMinor: 200, Engine: labtest.Engine(),
+		Chosen: func(number int) bool { return shard.Has(t, number) },
 		Record: func(ctx context.Context, ref escache.VolumeRef, imageID, host string, epoch int64) error {
 			return lab.Attach(ctx, labtest.Record{VolumeRef: ref, ImageID: imageID, AttachedNode: host, Epoch: epoch})
 		},
