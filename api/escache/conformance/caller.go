@@ -29,7 +29,9 @@ type caller struct {
 }
 
 func newCaller(h Host, c *contract.Contract) (*caller, error) {
-	transport := &http.Transport{Proxy: nil, MaxIdleConnsPerHost: 8, IdleConnTimeout: 10 * time.Second}
+	// A server may close a connection that has had no request for some seconds. The transport must give it up before, for a
+	// PUT that is sent at that moment ends with EOF. escached waits ten seconds for the first request.
+	transport := &http.Transport{Proxy: nil, MaxIdleConnsPerHost: 8, IdleConnTimeout: 3 * time.Second}
 	base := h.URL
 	if h.Socket != "" {
 		base = "http://escache"

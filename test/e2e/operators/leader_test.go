@@ -108,11 +108,11 @@ func (i *images) Noted(_ context.Context, image volumes.ImageRef) (volumes.Note,
 }
 
 // Find finds the images of that name on which something was noted.
-func (i *images) Find(_ context.Context, pool, image string) ([]volumes.Found, error) {
+func (i *images) Find(_ context.Context, clusterID, pool, image string) ([]volumes.Found, error) {
 	var out []volumes.Found
 	i.notes.Range(func(key, value any) bool {
 		ref, _ := key.(volumes.ImageRef)
-		if note, is := value.(volumes.Note); is && ref.Pool == pool && ref.Image == image {
+		if note, is := value.(volumes.Note); is && (clusterID == "" || ref.ClusterID == clusterID) && ref.Pool == pool && ref.Image == image {
 			out = append(out, volumes.Found{ImageRef: ref, Note: note})
 		}
 		return true
