@@ -61,9 +61,10 @@ func dieAt(do func() error) (died bool, err error) {
 }
 
 func TestEveryVerbSucceedsWhenRepeatedAfterAFailureOrAKillAtEveryStep(t *testing.T) {
-	for _, how := range []string{"failed", "killed"} {
+	for _, how := range []string{"failed", "failed late", "killed"} {
 		for n := 1; ; n++ {
 			w := newWorld(t)
+			w.late = how == "failed late"
 			e := w.engine()
 			hit := false
 			for _, verb := range lifeWithALoss(w) {
@@ -76,10 +77,10 @@ func TestEveryVerbSucceedsWhenRepeatedAfterAFailureOrAKillAtEveryStep(t *testing
 				}
 				w.failAt, w.killAt = 0, 0
 				// The n-th step of this verb, for every verb of this life.
-				if how == "failed" {
-					w.failAt = before + n
-				} else {
+				if how == "killed" {
 					w.killAt = before + n
+				} else {
+					w.failAt = before + n
 				}
 				died, err := dieAt(func() error { return verb.do(e) })
 				broke := died || errors.Is(err, errInjected)

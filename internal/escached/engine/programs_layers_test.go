@@ -47,6 +47,10 @@ func (s machineStore) Retag(ctx context.Context, name string, from, to map[strin
 	return errors.Join(s.m.group.Retag(ctx, name, from, to), s.worldStore.Retag(ctx, name, from, to))
 }
 
+func (s machineStore) Rewrite(ctx context.Context, name string, tags map[string]string) error {
+	return errors.Join(s.m.group.Rewrite(ctx, name, tags), s.worldStore.Rewrite(ctx, name, tags))
+}
+
 type machineFiles struct {
 	*worldFiles
 

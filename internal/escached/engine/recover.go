@@ -60,6 +60,7 @@ func (e *Engine) Recover(ctx context.Context) error {
 			continue
 		}
 		e.Volumes.Put(v)
+		e.Volumes.SetUnsure(v.Name(), len(lv.Twice) > 0) // Watch removes the old ones
 		recovering.Go(func() error {
 			dev, connected := devices[v.Name()]
 			err := e.noteLostDisk(lv)

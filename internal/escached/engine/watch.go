@@ -3,7 +3,7 @@ package engine
 import "context"
 
 // Watch runs the background work until ctx ends. It asks the arbiter again about frozen I/O and
-// outdated replicas, revives devices, reconnects replicas and settles permits. It cleans up what verbs left
+// outdated replicas, revives devices, reconnects replicas, and settles permits and tags. It cleans up what verbs left
 // behind, also without a cache, releases overdue holds, and reads again what status reports. Call it after
 // Recover.
 func (e *Engine) Watch(ctx context.Context) {
@@ -16,6 +16,7 @@ func (e *Engine) Watch(ctx context.Context) {
 	go e.watcher.Alone(ctx)
 	go e.watcher.Exchanges(ctx)
 	go e.watcher.Permits(ctx)
+	go e.watcher.Tags(ctx)
 	go e.space.Watch(ctx)
 	e.watchHolds(ctx)
 }

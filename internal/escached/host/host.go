@@ -77,12 +77,22 @@ func New(cfg escached.Config, uname string, handlers Handlers, layers Layers) *H
 	}
 }
 
-// Retag stores a changed volume: first in the tags on the disk, then in memory.
+// Retag stores a changed volume: first in the tags on the disk, then in memory. A change that fails may be made all the
+// same, perhaps later. Then memory counts, and the next Retag makes the disk say the same, also if nothing changes.
 func (h *Host) Retag(ctx context.Context, from, to volume.Volume) error {
-	if from == to {
+	name := from.Name()
+	unsure := h.Volumes.IsUnsure(name)
+	var err error
+	switch {
+	case unsure:
+		err = h.Store.Rewrite(ctx, name, to.Tags())
+	case from == to:
 		return nil
+	default:
+		err = h.Store.Retag(ctx, name, from.Tags(), to.Tags())
 	}
-	if err := h.Store.Retag(ctx, from.Name(), from.Tags(), to.Tags()); err != nil {
+	h.Volumes.SetUnsure(name, err != nil)
+	if err != nil {
 		return err
 	}
 	h.Volumes.Put(to)

@@ -26,6 +26,7 @@ type (
 		Activate(ctx context.Context, names ...string) error
 		Erase(ctx context.Context, name string, offset, size int64) error
 		Retag(ctx context.Context, name string, from, to map[string]string) error
+		Rewrite(ctx context.Context, name string, tags map[string]string) error
 		Path(name string) string
 	}
 	// Replicator changes DRBD devices.

@@ -32,10 +32,13 @@ const (
 	WorkRevive       = "revive"
 	WorkReconnect    = "connect_again"
 	WorkSettlePermit = "settle_permit"
+	WorkSettleTags   = "settle_tags"
 )
 
 func isOwnWork(verb string) bool {
-	return slices.Contains([]string{WorkAskArbiter, WorkAskRecord, WorkCleanUp, WorkRevive, WorkReconnect, WorkSettlePermit}, verb)
+	return slices.Contains([]string{
+		WorkAskArbiter, WorkAskRecord, WorkCleanUp, WorkRevive, WorkReconnect, WorkSettlePermit, WorkSettleTags,
+	}, verb)
 }
 
 // Poll is how often the kernel's state is read while a verb waits for it to change.

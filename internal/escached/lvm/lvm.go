@@ -63,6 +63,8 @@ type Volume struct {
 	Partial bool
 	// Tags are escached's own tags, decoded. Other tags are left out.
 	Tags map[string]string
+	// Twice are the keys of Tags that it has with several values, sorted. Of epochs, Tags has the newest. See Rewrite.
+	Twice []string
 }
 
 // Path returns the path of a volume's block device.
@@ -170,9 +172,9 @@ func parseVolumes(data []byte) ([]Volume, error) {
 	for _, r := range report.Report {
 		for _, lv := range r.LV {
 			v := Volume{Name: lv.Name, Active: lv.Active == "active", Partial: lv.Health == "partial", Tags: map[string]string{}}
-			for tag := range strings.SplitSeq(lv.Tags, ",") {
+			for _, tag := range splitTags(lv.Tags) {
 				if key, value, ok := decodeTag(tag); ok {
-					v.Tags[key] = value
+					v.addTag(key, value)
 				}
 			}
 			if len(v.Tags) == 0 {
@@ -256,9 +258,29 @@ func (g *Group) Activate(ctx context.Context, names ...string) error {
 	return err
 }
 
-// Retag replaces one set of tags of a volume by another, in one commit of LVM's metadata.
+// Retag replaces one set of tags of a volume by another, in one commit of LVM's metadata. After an error the tags may be
+// either, and may still change: the next change has to be Rewrite.
 func (g *Group) Retag(ctx context.Context, name string, from, to map[string]string) error {
-	old, want := encodeTags(from), encodeTags(to)
+	return g.retag(ctx, name, encodeTags(from), encodeTags(to))
+}
+
+// Rewrite replaces all of escached's tags of a volume, whatever they are. An lvchange that was killed while it waited for
+// the disk may have changed them, and may still do so. Both commands of Rewrite wait for the lock that it has until then.
+func (g *Group) Rewrite(ctx context.Context, name string, tags map[string]string) error {
+	res, err := g.lvm(ctx, true, "", "lvs", "--noheadings", "-o", "lv_tags", g.name+"/"+name)
+	if err != nil {
+		return err
+	}
+	old := map[string]bool{}
+	for _, tag := range splitTags(string(res.Stdout)) {
+		if strings.HasPrefix(tag, tagPrefix) {
+			old[tag] = true
+		}
+	}
+	return g.retag(ctx, name, old, encodeTags(tags))
+}
+
+func (g *Group) retag(ctx context.Context, name string, old, want map[string]bool) error {
 	args := []string{"lvchange"}
 	for _, tag := range slices.Sorted(maps.Keys(old)) {
 		if !want[tag] {

@@ -3,6 +3,8 @@ package lvm
 import (
 	"encoding/hex"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -61,3 +63,29 @@ func encodeTags(tags map[string]string) map[string]bool {
 	}
 	return out
 }
+
+// addTag adds one tag. Earlier versions could leave two values of a key, after a change that failed and was made all the
+// same.
+func (v *Volume) addTag(key, value string) {
+	before, twice := v.Tags[key]
+	if twice && !slices.Contains(v.Twice, key) {
+		v.Twice = append(v.Twice, key)
+		slices.Sort(v.Twice)
+	}
+	if twice && key == epochKey && newer(before, value) {
+		return
+	}
+	v.Tags[key] = value
+}
+
+// epochKey is the one key of which it is clear which value counts: epochs only grow.
+const epochKey = "epoch"
+
+func newer(a, b string) bool {
+	first, err := strconv.ParseInt(a, 10, 64)
+	second, wrong := strconv.ParseInt(b, 10, 64)
+	return err == nil && (wrong != nil || first > second)
+}
+
+// splitTags returns the tags of LVM's field lv_tags.
+func splitTags(field string) []string { return strings.Split(strings.TrimSpace(field), ",") }

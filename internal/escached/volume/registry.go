@@ -16,6 +16,7 @@ type Registry struct {
 	mu         sync.Mutex
 	volumes    map[string]Volume
 	unreadable map[string]Unreadable
+	unsure     map[string]bool
 }
 
 // Unreadable is a replica whose tags cannot be read: a later version may have written them. Its
@@ -29,7 +30,7 @@ type Unreadable struct {
 
 // NewRegistry returns an empty registry.
 func NewRegistry() *Registry {
-	return &Registry{volumes: map[string]Volume{}, unreadable: map[string]Unreadable{}}
+	return &Registry{volumes: map[string]Volume{}, unreadable: map[string]Unreadable{}, unsure: map[string]bool{}}
 }
 
 // PutUnreadable adds a replica whose tags cannot be read, by the name of its LV.
@@ -67,6 +68,38 @@ func (r *Registry) Drop(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.volumes, name)
+	delete(r.unsure, name)
+}
+
+// SetUnsure says whether the tags of the volume with this name may be others than those in memory.
+func (r *Registry) SetUnsure(name string, unsure bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if unsure {
+		r.unsure[name] = true
+	} else {
+		delete(r.unsure, name)
+	}
+}
+
+// Unsure returns the volumes whose tags may be others than those in memory, sorted by name.
+func (r *Registry) Unsure() []Volume {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []Volume
+	for _, name := range slices.Sorted(maps.Keys(r.unsure)) {
+		if v, there := r.volumes[name]; there {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// IsUnsure reports whether the tags of the volume with this name may be others than those in memory.
+func (r *Registry) IsUnsure(name string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.unsure[name]
 }
 
 // List returns all volumes, sorted by pool and image.

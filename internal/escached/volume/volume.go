@@ -141,6 +141,11 @@ func Parse(lv lvm.Volume) (Volume, error) {
 		Keyed: lv.Tags["keyed"] == "true", PeerComplete: lv.Tags["peer-complete"] == "true",
 		Phase: Phase(lv.Tags["phase"]),
 	}
+	for _, key := range lv.Twice {
+		if key != "epoch" {
+			errs = append(errs, fmt.Errorf("tag %s: there are two of them (lvs -o lv_tags); remove the wrong one with lvchange --deltag", key))
+		}
+	}
 	switch {
 	case lv.Tags["v"] != layoutPlain && lv.Tags["v"] != layoutWithEngine:
 		errs = append(errs, fmt.Errorf("tag v: this version does not know layout %q", lv.Tags["v"]))

@@ -59,6 +59,16 @@ func TestTagsThatDoNotDescribeAVolumeAreRefused(t *testing.T) {
 	}
 }
 
+func TestOnlyOfTwoEpochsItIsClearWhichCounts(t *testing.T) {
+	v := example("v1", 7800, 100)
+	if got, err := Parse(lvm.Volume{Name: v.Name(), Tags: v.Tags(), Twice: []string{"epoch"}}); err != nil || got != v {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if got, err := Parse(lvm.Volume{Name: v.Name(), Tags: v.Tags(), Twice: []string{"epoch", "phase"}}); err == nil {
+		t.Errorf("of two phases it takes %s", got.Phase)
+	}
+}
+
 func TestReserveGivesEachPortAndMinorOnceUpToTheLimit(t *testing.T) {
 	r := NewRegistry()
 	if err := r.Reserve(example("v1", 7800, 100), 2); err != nil {
