@@ -22,7 +22,7 @@ import (
 	"github.com/escache/escache-csi/internal/controller/overview"
 )
 
-// manyRecords are those of 100 groups and 10,000 volumes, as csi-controller's cache has them.
+// manyRecords are those of 100 groups and many volumes, as csi-controller's cache has them.
 type manyRecords struct {
 	client.Reader
 
@@ -30,7 +30,7 @@ type manyRecords struct {
 	volumes []v1alpha1.CacheVolume
 }
 
-func newManyRecords() *manyRecords {
+func newManyRecords(volumes int) *manyRecords {
 	m := &manyRecords{}
 	for n := range 100 {
 		g := v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("rack-%03d", n), ResourceVersion: "1"}}
@@ -43,7 +43,7 @@ func newManyRecords() *manyRecords {
 		}
 		m.groups = append(m.groups, g)
 	}
-	for n := range 10_000 {
+	for n := range volumes {
 		v := v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{
 			Name: fmt.Sprintf("pvc-%05d", n), ResourceVersion: "1",
 			Annotations: map[string]string{v1alpha1.AnnotationClaim: fmt.Sprintf("team-%02d/data-%05d", n%50, n)},
@@ -74,12 +74,29 @@ func (m *manyRecords) List(_ context.Context, list client.ObjectList, _ ...clien
 	return nil
 }
 
-// TestFirstPaint measures how long a browser waits for the page of 10,000 volumes. Each time the page is one that nobody has
-// looked at before, and the browser is one that has nothing of it. The fastest of five counts: other work on the machine only
-// makes it slower.
+// TestFirstPaint measures how much longer a browser waits for the page of 10,000 volumes than for that of 100, which shows as
+// many rows. Each time the page is one that nobody has looked at before, and the browser is one that has nothing of it. The
+// fastest of five counts: other work on the machine only makes it slower.
 func TestFirstPaint(t *testing.T) {
-	const limit = time.Second
-	records := newManyRecords()
+	const limit = 5
+	c := startChromium(t)
+	c.look(1280, 1000, "light")
+	few, many := newManyRecords(100), newManyRecords(10_000)
+	fastestOfFew, fastestOfMany := time.Hour, time.Hour
+	for range 5 {
+		fastestOfFew = min(fastestOfFew, firstPaint(t, c, few))
+		fastestOfMany = min(fastestOfMany, firstPaint(t, c, many))
+	}
+	ratio := float64(fastestOfMany) / float64(fastestOfFew)
+	t.Logf("the first paint takes %s with 100 volumes and %s with 10,000: %.1f times as long", fastestOfFew, fastestOfMany, ratio)
+	if ratio > limit {
+		t.Errorf("the first paint takes %.1f times as long with 10,000 volumes as with 100; it should take %d times at most", ratio, limit)
+	}
+}
+
+// firstPaint is how long the browser waits for a page of these records that was just started.
+func firstPaint(t *testing.T, c *chromium, records *manyRecords) time.Duration {
+	t.Helper()
 	api := fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
 		Create: func(_ context.Context, _ client.WithWatch, o client.Object, _ ...client.CreateOption) error {
 			switch r := o.(type) {
@@ -91,32 +108,23 @@ func TestFirstPaint(t *testing.T) {
 			return nil
 		},
 	}).Build()
-	c := startChromium(t)
-	c.look(1280, 1000, "light")
-	fastest := time.Hour
-	for range 5 {
-		page := overview.New(overview.Config{
-			Records: records, API: api, Leader: func(context.Context) (string, error) { return "a", nil },
-			Identity: "a", Version: "v0.3.0", Namespace: driverNamespace, Log: slog.New(slog.DiscardHandler), Now: time.Now,
-		}).Handler()
-		server := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
-			r.Header.Set("Authorization", "Bearer token")
-			page.ServeHTTP(out, r)
-		}))
-		c.open(server.URL)
-		c.until("something is painted", `performance.getEntriesByName("first-contentful-paint").length === 1`)
-		ms, _ := c.run(`performance.getEntriesByName("first-contentful-paint")[0].startTime`).(float64)
-		took := time.Duration(ms * float64(time.Millisecond))
-		if rows := c.run(`document.querySelectorAll("#volumes tr[id]").length`); rows != 100.0 || took <= 0 {
-			t.Errorf("%v volumes are shown, after %s", rows, took)
-		}
-		t.Logf("first paint after %s", took.Round(time.Millisecond))
-		fastest = min(fastest, took)
-		c.open("about:blank#") // ends the stream of news
-		server.CloseClientConnections()
-		server.Close()
+	page := overview.New(overview.Config{
+		Records: records, API: api, Leader: func(context.Context) (string, error) { return "a", nil },
+		Identity: "a", Version: "v0.3.0", Namespace: driverNamespace, Log: slog.New(slog.DiscardHandler), Now: time.Now,
+	}).Handler()
+	server := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+		r.Header.Set("Authorization", "Bearer token")
+		page.ServeHTTP(out, r)
+	}))
+	defer server.Close()
+	c.open(server.URL)
+	c.until("something is painted", `performance.getEntriesByName("first-contentful-paint").length === 1`)
+	ms, _ := c.run(`performance.getEntriesByName("first-contentful-paint")[0].startTime`).(float64)
+	took := time.Duration(ms * float64(time.Millisecond)).Round(time.Millisecond)
+	if rows := c.run(`document.querySelectorAll("#volumes tr[id]").length`); rows != 100.0 || took <= 0 {
+		t.Errorf("%v of %d volumes are shown, after %s", rows, len(records.volumes), took)
 	}
-	if fastest > limit {
-		t.Errorf("the first paint takes %s; it should take %s at most", fastest, limit)
-	}
+	c.open("about:blank#") // ends the stream of news
+	server.CloseClientConnections()
+	return took
 }

@@ -45,7 +45,7 @@ func TestStatusOfThousands(t *testing.T) {
 	w.kubectl(t, "apply", "-f", filepath.Join(checkout, "charts/escache-csi/crds"))
 	w.kubectl(t, "wait", "--for=condition=Established", "--timeout=60s", "crd/cachevolumes.escache.io", "crd/nodegroups.escache.io")
 	begin := time.Now()
-	w.fillWith(t, newManyRecords())
+	w.fillWith(t, newManyRecords(10_000))
 	t.Logf("100 groups, 10,000 volumes and their PersistentVolumes were created in %s", time.Since(begin).Round(time.Second))
 	program := w.plugin(t)
 	for name, c := range map[string]struct {
