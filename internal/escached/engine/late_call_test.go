@@ -122,14 +122,15 @@ func TestALateCallChangesNothingOfAnImageWithoutACache(t *testing.T) {
 // kernel shows the old mode until the device is suspended, which waits for Ceph. Who was told of write-through
 // meanwhile would take Ceph for complete, and then data become dirty.
 func TestNoStatusSaysWriteThroughWhileAChangeOfModeRuns(t *testing.T) {
+	const back, through = escache.ModeWriteback, escache.ModeWritethrough
 	for what, test := range map[string]struct {
 		from, to, then escache.Mode
 		fails          bool
 	}{
-		"to write-back":                     {from: escache.ModeWritethrough, to: escache.ModeWriteback, then: escache.ModeWriteback},
-		"to write-back, which fails":        {from: escache.ModeWritethrough, to: escache.ModeWriteback, then: escache.ModeWritethrough, fails: true},
-		"to write-through":                  {from: escache.ModeWriteback, to: escache.ModeWritethrough, then: escache.ModeWritethrough},
-		"to write-through, which is undone": {from: escache.ModeWriteback, to: escache.ModeWritethrough, then: escache.ModeWriteback, fails: true},
+		"to write-back":                     {from: through, to: back, then: back},
+		"to write-back, which fails":        {from: through, to: back, then: through, fails: true},
+		"to write-through":                  {from: back, to: through, then: through},
+		"to write-through, which is undone": {from: back, to: through, then: back, fails: true},
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -74,7 +74,8 @@ var metadata = []byte("the fake engine's metadata")
 // NewFake returns a host. Every path on it is a blank disk or origin when it is first used.
 func NewFake() *Fake {
 	f := &Fake{
-		Step: func(string) error { return nil }, Suspending: func(string) {}, Resumed: func(*cache.State) {}, Alias: func(path string) string { return path },
+		Step: func(string) error { return nil }, Suspending: func(string) {}, Resumed: func(*cache.State) {},
+		Alias:  func(path string) string { return path },
 		Number: func(path string) string { return path }, size: 1 << 20,
 		disks: map[string]*disk{}, origins: map[string]map[int64][]byte{}, caches: map[string]*assembled{},
 	}
