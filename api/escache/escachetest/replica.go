@@ -132,16 +132,24 @@ func (h *Host) one(ref escache.VolumeRef) escache.VolumeStatus {
 	if !r.connected {
 		return v
 	}
-	v.Mode, v.Device, v.ClientAddress, v.SizeBytes, v.HeldUntil = r.mode, cmp.Or(r.device, devicePath(ref)), r.client, r.size, r.held
+	v.Mode, v.Device, v.ClientAddress, v.SizeBytes, v.HeldUntil = h.modeOf(r), cmp.Or(r.device, devicePath(ref)), r.client, r.size, r.held
 	switch {
 	case r.verb == "flush":
 		v.State = escache.StateFlushing
-	case r.mode == escache.ModeWritethrough:
+	case v.Mode == escache.ModeWritethrough:
 		v.State = escache.StateDraining
 	default:
 		v.State = escache.StateConnected
 	}
 	return v
+}
+
+// modeOf is the mode that a status says. While it may change, the device is one that writes back.
+func (h *Host) modeOf(r *replica) escache.Mode {
+	if r.verb == "mode" || r.verb == "dev_connect" {
+		return escache.ModeWriteback
+	}
+	return r.mode
 }
 
 // connecting reports whether a dev_connect has not ended.

@@ -63,9 +63,10 @@ func (d *Drainer) change(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	if status.Epoch != v.Status.Epoch { // an earlier attachment, which may have begun with other options
 		return fmt.Errorf("volume %s is %w to node %s: its device is not there", v.Name, ErrAttaching, v.Status.AttachedNode)
 	}
-	// Without a claim, authority is Cache here, so that it may write back.
-	if own := escache.Mode(v.Spec.CacheMode); len(authority.Claims(v)) == 0 && status.Mode != own {
-		if err := d.setMode(ctx, v, own); err != nil {
+	// Without a claim, authority is Cache here, so that it may write back. The mode is set also if the status has it: an
+	// earlier call may still be under way, and what it says while it is may not stay.
+	if len(authority.Claims(v)) == 0 {
+		if err := d.setMode(ctx, v, escache.Mode(v.Spec.CacheMode)); err != nil {
 			return explained(v, err)
 		}
 		crashpoint.Reach("modification/mode_set")

@@ -68,8 +68,9 @@ var ErrAttaching = errors.New("being attached")
 // errGone means that there is no such volume. A node that is not there is another error.
 var errGone = errors.New("the volume is gone")
 
-// changeTime bounds a change of mode. It is about as long as a lease outlives its leader, so that a
-// call of the former leader is over when its successor makes one.
+// changeTime bounds how long a change of mode or options is waited for. It is about as long as a lease outlives
+// its leader, so that nobody waits for a call of the former leader when its successor makes one. The change
+// itself may go on for minutes: a host completes what it has begun. Until then it says that the volume writes back.
 const changeTime = 4 * time.Second
 
 // Turn makes the volume write through for the owner. It returns the volume as it is on record

@@ -33,6 +33,7 @@ func (r *Repairer) work(ctx context.Context, w *work) {
 		progress, err = r.drain(ctx, name)
 	case Substitute, Copy:
 		if w.hold != "" {
+			r.drainAgain(ctx, w)
 			w.step.Action, progress = Wait, w.hold
 			break
 		}
@@ -46,7 +47,9 @@ func (r *Repairer) work(ctx context.Context, w *work) {
 		case w.redundant(w.volume) == nil: // else that is put on record first: once a node has it, that node speaks
 			progress, err = r.flush(ctx, name)
 		}
-	case Nothing, Wait, Stay:
+	case Wait:
+		r.drainAgain(ctx, w)
+	case Nothing, Stay:
 	}
 	if err != nil {
 		progress = err.Error()
@@ -117,6 +120,18 @@ func (r *Repairer) drain(ctx context.Context, name string) (string, error) {
 		return "it is not known how much is left", nil
 	default:
 		return r.left(name, *status.DirtyBytes), nil
+	}
+}
+
+// drainAgain drains a volume that writes through for its repair, and waits for something else. The drain may have been
+// given up, and Ceph may be back. Or the volume has been turned back since, by a call that came late: then that is put on record.
+func (r *Repairer) drainAgain(ctx context.Context, w *work) {
+	name := w.volume.Name
+	if !r.Drain || !slices.Contains(authority.Claims(w.volume), Owner) {
+		return
+	}
+	if _, err := r.drain(ctx, name); err != nil && !passing(err) {
+		r.Log.DebugContext(ctx, "the repair waits, and its volume cannot be drained", "volume", name, "error", err)
 	}
 }
 

@@ -35,6 +35,7 @@ type Engine struct {
 	version  string
 	log      *slog.Logger
 	flushes  *flushes
+	turns    *turns
 	standbys *standby.Scanner
 	metrics  *metrics.Metrics
 	outdated *outdated.Marker
@@ -52,8 +53,8 @@ type Engine struct {
 // New returns an engine for a host.
 func New(h *host.Host, version string, log *slog.Logger) *Engine {
 	e := &Engine{
-		Host: h, version: version, log: log, flushes: newFlushes(), outdated: outdated.New(h, log), uncached: uncached.New(h, log),
-		watcher: watch.New(h, log),
+		Host: h, version: version, log: log, flushes: newFlushes(), turns: newTurns(), outdated: outdated.New(h, log),
+		uncached: uncached.New(h, log), watcher: watch.New(h, log),
 	}
 	now := func() time.Time { return h.Now() }
 	e.space = space.New(h.Store, now)

@@ -4,8 +4,10 @@ import (
 	"context"
 	"reflect"
 	"testing"
+	"testing/synctest"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached/host"
 )
 
 // aboutAttachment are the calls that name the attachment that they are about, in the order of a device's life.
@@ -114,4 +116,124 @@ func TestALateCallChangesNothingOfAnImageWithoutACache(t *testing.T) {
 		t.Errorf("%+v, mapped are %v", s, w.maps)
 	}
 	run("now", e, 5, "")
+}
+
+// TestNoStatusSaysWriteThroughWhileAChangeOfModeRuns: a change goes on after its caller has given it up, and the
+// kernel shows the old mode until the device is suspended, which waits for Ceph. Who was told of write-through
+// meanwhile would take Ceph for complete, and then data become dirty.
+func TestNoStatusSaysWriteThroughWhileAChangeOfModeRuns(t *testing.T) {
+	const back, through = escache.ModeWriteback, escache.ModeWritethrough
+	for what, test := range map[string]struct {
+		from, to, then escache.Mode
+		fails          bool
+	}{
+		"to write-back":                     {from: through, to: back, then: back},
+		"to write-back, which fails":        {from: through, to: back, then: through, fails: true},
+		"to write-through":                  {from: back, to: through, then: through},
+		"to write-through, which is undone": {from: back, to: through, then: back, fails: true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, e, dm := connectedIn(t, test.from)
+				caller, giveUp := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- e.SetMode(caller, escache.ModeRequest{VolumeRef: ref, Mode: test.to}) }()
+				<-dm.suspending
+				giveUp()
+				synctest.Wait()
+				notWriteThrough(t, e, "while the device is being suspended")
+				if test.fails {
+					w.failAt = len(w.steps) + 1
+				}
+				close(dm.goOn)
+				if err := <-ended; (err != nil) != test.fails {
+					t.Fatalf("the call ended with %v", err)
+				}
+				hasMode(t, e, test.then)
+			})
+		})
+	}
+}
+
+// TestNoStatusSaysWriteThroughWhileACallWaitsForItsTurn: it may get it after its caller has given it up.
+func TestNoStatusSaysWriteThroughWhileACallWaitsForItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, e, dm := connectedIn(t, escache.ModeWritethrough)
+		close(dm.goOn)
+		ownWorkEnds, err := e.Lock(ref, host.WorkAskArbiter)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() {
+			ended <- e.SetMode(t.Context(), escache.ModeRequest{VolumeRef: ref, Mode: escache.ModeWriteback})
+		}()
+		synctest.Wait()
+		notWriteThrough(t, e, "while the call waits")
+		ownWorkEnds()
+		<-dm.suspending
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		hasMode(t, e, escache.ModeWriteback)
+	})
+}
+
+// TestNoStatusSaysWriteThroughWhileItsDeviceMayBeMadeAgain: dev_connect makes it in another mode if the client of
+// its map is fenced.
+func TestNoStatusSaysWriteThroughWhileItsDeviceMayBeMadeAgain(t *testing.T) {
+	_, e, _ := connectedIn(t, escache.ModeWritethrough)
+	done, err := e.Lock(ref, verbConnect)
+	if err != nil {
+		t.Fatal(err)
+	}
+	notWriteThrough(t, e, "while dev_connect runs")
+	done()
+	hasMode(t, e, escache.ModeWritethrough)
+}
+
+// slowMapper makes suspending a device wait until goOn is closed, as it does while Ceph does not take what is
+// under way.
+type slowMapper struct{ suspending, goOn chan struct{} }
+
+// connectedIn is a clean volume that is connected in a mode.
+func connectedIn(t *testing.T, mode escache.Mode) (*world, *Engine, slowMapper) {
+	t.Helper()
+	w := newWorld(t)
+	e := w.engine()
+	if err := e.PutReplica(t.Context(), putReq); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.DevConnect(t.Context(), escache.ConnectRequest{
+		VolumeRef: ref, ImageID: "10ab", Epoch: 5, Options: escache.ConnectOptions{Mode: mode},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	hasMode(t, e, mode)
+	dm := slowMapper{make(chan struct{}, 1), make(chan struct{})}
+	w.caches.Suspending = func(string) { dm.suspending <- struct{}{}; <-dm.goOn }
+	return w, e, dm
+}
+
+func hasMode(t *testing.T, e *Engine, mode escache.Mode) {
+	t.Helper()
+	state := map[escache.Mode]escache.State{
+		escache.ModeWriteback: escache.StateConnected, escache.ModeWritethrough: escache.StateDraining,
+	}[mode]
+	if s := one(t, e); s.Mode != mode || s.State != state || s.DirtyBytes == nil || *s.DirtyBytes != 0 {
+		t.Errorf("it is not clean in %s: %+v", mode, s)
+	}
+}
+
+func notWriteThrough(t *testing.T, e *Engine, when string) {
+	t.Helper()
+	all, err := e.Status(t.Context(), nil)
+	if err != nil || len(all.Volumes) != 1 {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	for _, s := range append(all.Volumes, one(t, e)) {
+		if s.Mode != escache.ModeWriteback || s.State != escache.StateConnected {
+			t.Errorf("%s: %+v", when, s)
+		}
+	}
 }

@@ -60,7 +60,8 @@ func (e *Engine) status(ctx context.Context, ref *escache.VolumeRef) (escache.St
 		}
 		volumes = []volume.Volume{v}
 	}
-	stuck, connecting := e.Stuck(), e.connecting(volumes) // before what the kernel says: what comes meanwhile is in that
+	// Before what the kernel says: what comes meanwhile is in that.
+	stuck, connecting, turning := e.Stuck(), e.connecting(volumes), e.turning(volumes)
 	readings, err := e.read(ctx, volumes)
 	if err != nil || len(readings) == 0 {
 		return out, err
@@ -78,7 +79,7 @@ func (e *Engine) status(ctx context.Context, ref *escache.VolumeRef) (escache.St
 		s.Connecting = connecting[r.Name()] || krbd.MayMap(stuck[r.Name()])
 		switch {
 		case r.Connected:
-			e.describeDevice(&s, r)
+			e.describeDevice(&s, r, turning[r.Name()] || connecting[r.Name()])
 		case s.Connecting: // clean or not, it does not stay so
 		case r.Up && ref != nil:
 			s.DirtyBytes = e.standbys.Dirty(ctx, r.Volume, r.Replica)
@@ -172,6 +173,15 @@ func (e *Engine) connecting(volumes []volume.Volume) map[string]bool {
 	return out
 }
 
+// turning returns the volumes of which SetMode was called and has not ended, also if its caller has gone.
+func (e *Engine) turning(volumes []volume.Volume) map[string]bool {
+	out := map[string]bool{}
+	for _, v := range volumes {
+		out[v.Name()] = e.turns.has(v.Name())
+	}
+	return out
+}
+
 // clientOf returns the Ceph client of a volume's map. A volume without a device has a map while it is
 // connected or stopped, and if a connect was not finished. Of a Primary it is not told then: csi-node
 // would put it on record as that of the device, and the connect may fail.
@@ -219,9 +229,11 @@ func resyncOf(s drbd.Status) *escache.Resync {
 	return out
 }
 
-func (e *Engine) describeDevice(s *escache.VolumeStatus, r volume.Reading) {
+// describeDevice describes a connected volume. A device that writes through and may be about to write back, because
+// a verb runs, is one that writes back: who hears of write-through may take Ceph for complete from then on.
+func (e *Engine) describeDevice(s *escache.VolumeStatus, r volume.Reading, mayTurn bool) {
 	s.State, s.Mode = escache.StateConnected, escache.ModeWriteback
-	if r.Device.Options.Mode == cache.Writethrough {
+	if r.Device.Options.Mode == cache.Writethrough && !mayTurn {
 		s.State, s.Mode = escache.StateDraining, escache.ModeWritethrough
 	}
 	if e.Running(r.Name()) == "flush" {

@@ -28,6 +28,8 @@ type Fake struct {
 	StopErr error
 	// GoesOn means that I/O goes on during a hold without a pause, as with the engine log.
 	GoesOn bool
+	// Suspending is called before a change suspends a cache. While it waits, everybody else may look at the cache.
+	Suspending func(name string)
 	// Resumed is called when Resume ends a hold or a change that was interrupted.
 	Resumed func(*cache.State)
 	// NoKernel means that the kernel has not the module of the engine.
@@ -72,7 +74,8 @@ var metadata = []byte("the fake engine's metadata")
 // NewFake returns a host. Every path on it is a blank disk or origin when it is first used.
 func NewFake() *Fake {
 	f := &Fake{
-		Step: func(string) error { return nil }, Resumed: func(*cache.State) {}, Alias: func(path string) string { return path },
+		Step: func(string) error { return nil }, Suspending: func(string) {}, Resumed: func(*cache.State) {},
+		Alias:  func(path string) string { return path },
 		Number: func(path string) string { return path }, size: 1 << 20,
 		disks: map[string]*disk{}, origins: map[string]map[int64][]byte{}, caches: map[string]*assembled{},
 	}

@@ -43,6 +43,9 @@ func (f *Fake) Retry(_ context.Context, name string) error {
 
 // reload changes a cache while its I/O is suspended, and clears a failure.
 func (f *Fake) reload(name string, c *assembled, alter func(*cache.State)) error {
+	f.mu.Unlock()
+	f.Suspending(name)
+	f.mu.Lock()
 	if err := f.change("suspend " + name); err != nil {
 		return err
 	}

@@ -1,0 +1,50 @@
+package repair_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
+)
+
+// TestAVolumeThatWaitsAndIsTurnedBackIsDrainedAgain: everything of it is in Ceph, and then a late call has it write
+// back. If that stayed off the record and its host died, what was written since would be discarded.
+func TestAVolumeThatWaitsAndIsTurnedBackIsDrainedAgain(t *testing.T) {
+	for why, begin := range map[string]func(t *testing.T) *world{
+		"2 of the 3 hosts of group g do not answer": func(t *testing.T) *world {
+			w := newWorld(t, "v")
+			w.fleet.Hosts["n3"].Stop()
+			w.lose(2*time.Minute, "v")
+			return w
+		},
+		"copying volume a": func(t *testing.T) *world {
+			w := newWorld(t, "a", "v")
+			w.lose(2*time.Minute, "a", "v")
+			return w
+		},
+	} {
+		t.Run(why, func(t *testing.T) {
+			w := begin(t)
+			holder := w.fleet.Hosts["n1"]
+			is := func(authority v1alpha1.Authority) {
+				t.Helper()
+				s := holder.Status(ref("v"))
+				if v := w.volume("v"); v.Status.Authority != authority || s.Mode != escache.ModeWritethrough {
+					t.Fatalf("the truth is in %s, and it is in mode %s", v.Status.Authority, s.Mode)
+				}
+				w.at("v", "Waiting", why)
+			}
+			w.steps(4)
+			is(v1alpha1.AuthorityCeph)
+			holder.Stage(ref("v"), "10.0.0.1:0/1", 1, escache.ModeWriteback)
+			holder.Write(ref("v"), 4096)
+			w.now = w.now.Add(w.policy.Patience) // a drain does not hold up the replacement any more
+			w.steps(1)
+			is(v1alpha1.AuthorityCache)
+			holder.Write(ref("v"), 0)
+			w.steps(1)
+			is(v1alpha1.AuthorityCeph)
+		})
+	}
+}
