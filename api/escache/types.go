@@ -230,10 +230,12 @@ type ReplicaRequest struct {
 	// Engine is the cache engine for which the replica is laid; empty means EngineWritecache. A replica
 	// keeps its engine as long as it exists: a request with another one is CodeReplicaMismatch. If this
 	// host cannot run the engine, a new replica is CodeEngineMissing.
-	Engine Engine        `json:"engine,omitempty"`
-	Nodes  []ReplicaNode `json:"nodes"`
-	Port   int           `json:"port"`
-	Minor  int           `json:"minor"`
+	Engine Engine `json:"engine,omitempty"`
+	// Nodes are the two hosts. A replica that is current takes another peer. One that is not Primary and has no link
+	// takes other addresses of the same two hosts, current or not.
+	Nodes []ReplicaNode `json:"nodes"`
+	Port  int           `json:"port"`
+	Minor int           `json:"minor"`
 	// Join says that this replica starts empty beside one that holds the data, and does not count
 	// before it is synchronised from that one. It has no effect on a replica that exists already
 	// and was used.
@@ -248,7 +250,7 @@ type ReplicaRequest struct {
 	// Secret is the shared secret of the link, the same for both hosts. Empty: the ends of the link
 	// know each other by their names only. No answer has it. A replica that has another one takes
 	// this one, unless the volume is in use over a link that is up, or MustExist is given; with
-	// another peer, or if the host has lost its own, it always takes it. Without one, MustExist on a
+	// a peer of another name, or if the host has lost its own, it always takes it. Without one, MustExist on a
 	// host that has lost its own is CodeSecretMissing.
 	Secret Secret `json:"secret,omitempty"`
 }

@@ -79,7 +79,18 @@ func (h *Host) takesSecret(have *replica, req escache.ReplicaRequest) bool {
 	return !req.MustExist && (!h.inUse(req.VolumeRef, have) || h.w.breaks("another secret is taken at once"))
 }
 
-// repeer gives a replica another partner, which does not answer yet.
+// takesAddresses reports whether a replica takes these nodes whatever its copy is: they are the same two hosts at
+// other addresses, and it has neither the device nor a link.
+func (h *Host) takesAddresses(have *replica, nodes []escache.ReplicaNode) bool {
+	sameName := func(a, b escache.ReplicaNode) bool { return a.Name == b.Name }
+	peers := have.peers
+	if peers == nil && !h.w.alone {
+		peers = h.seen(have.req.VolumeRef, have)
+	}
+	return slices.EqualFunc(have.req.Nodes, nodes, sameName) && !have.primary && !slices.ContainsFunc(peers, escache.Peer.Linked)
+}
+
+// repeer gives a replica another partner, or new addresses. The partner does not answer yet.
 func (h *Host) repeer(r *replica, nodes []escache.ReplicaNode) {
 	r.req.Nodes, r.peers = nodes, nil
 	for _, node := range nodes {

@@ -232,8 +232,13 @@ func (h *Host) putAgain(have *replica, req escache.ReplicaRequest) error {
 	if err := h.differs(have, req); err != nil {
 		return err
 	}
-	repeered := !slices.Equal(have.req.Nodes, req.Nodes)
-	if repeered {
+	other := !slices.Equal(have.req.Nodes, req.Nodes)
+	readdressed := other && h.takesAddresses(have, req.Nodes)
+	repeered := other && !readdressed
+	switch {
+	case readdressed:
+		h.repeer(have, req.Nodes)
+	case repeered:
 		if cmp.Or(have.disk, escache.DiskUpToDate) != escache.DiskUpToDate {
 			return fail(escache.CodeReplicaMismatch, "only a current replica takes another partner")
 		}

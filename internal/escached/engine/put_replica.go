@@ -259,7 +259,19 @@ func (e *Engine) confirmReplica(ctx context.Context, have, want volume.Volume, r
 		next.Joined = unused
 	}
 	if have.Peer != want.Peer || have.Self != want.Self {
-		return e.repeer(ctx, have, next, want, req.Secret)
+		readdress, err := e.mayReaddress(ctx, have, want)
+		if err != nil {
+			return err
+		}
+		if !readdress {
+			if sameHosts(have, want) && req.MustExist { // as its partner does, which may be readdressed
+				if want.Keyed, req.Secret, err = e.keptSecret(have, req); err != nil {
+					return err
+				}
+			}
+			return e.repeer(ctx, have, next, want, req.Secret)
+		}
+		next.Self, next.Peer = want.Self, want.Peer
 	}
 	if next.Keyed, err = e.takeSecret(ctx, have, req); err != nil {
 		return err
@@ -267,6 +279,7 @@ func (e *Engine) confirmReplica(ctx context.Context, have, want volume.Volume, r
 	if err := e.Retag(ctx, have, next); err != nil {
 		return err
 	}
+	crashpoint.Reach("put_replica/confirmed")
 	return e.EnsureUp(ctx, next)
 }
 

@@ -41,6 +41,15 @@ func (e *Engine) takeSecret(ctx context.Context, have volume.Volume, req escache
 	return req.Secret != "", e.setSecret(ctx, have, req.Secret)
 }
 
+// keptSecret returns the secret that a complete replica has, or the one of a request if this host has lost it.
+func (e *Engine) keptSecret(have volume.Volume, req escache.ReplicaRequest) (keyed bool, secret escache.Secret, err error) {
+	secret, err = e.Secrets.Get(have.Name())
+	if have.Keyed && secret == "" {
+		secret = req.Secret
+	}
+	return secret != "", secret, err
+}
+
 // setSecret stores the secret of a link.
 func (e *Engine) setSecret(ctx context.Context, v volume.Volume, secret escache.Secret) error {
 	if secret == "" && v.Keyed {

@@ -161,6 +161,9 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume.Volume, active bool
 		}
 	}
 	crashpoint.Reach("start/activated")
+	if v, err = e.takeOwnAddress(ctx, v); err != nil {
+		return err
+	}
 	if v.Phase == volume.Abandoning {
 		return e.finishAbandon(ctx, v)
 	}

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -16,6 +17,20 @@ type worldDRBD world
 func (d *worldDRBD) Read() (drbd.Table, error) {
 	defer func() { d.drbdRead() }()
 	return drbd.Table{Version: "8.4.11", Devices: maps.Clone(d.minors)}, nil
+}
+
+// configure has the kernel take a resource's file. drbdadm refuses a file with an address of this host that it
+// does not have, or with the same one for both ends.
+func (d *worldDRBD) configure(name string) error {
+	file := d.files[name]
+	switch {
+	case file.LocalAddress != d.address:
+		return fmt.Errorf("IP %s not found on this host", file.LocalAddress)
+	case file.LocalAddress == file.PeerAddress:
+		return fmt.Errorf("conflicting use of IP %s", file.LocalAddress)
+	}
+	d.running[name] = file
+	return nil
 }
 
 func (d *worldDRBD) CreateMetadata(_ context.Context, name string) error {
@@ -47,6 +62,9 @@ func (d *worldDRBD) Up(_ context.Context, name string) error {
 	if !d.md[name] {
 		d.t.Errorf("up without metadata")
 	}
+	if err := d.configure(name); err != nil {
+		return err
+	}
 	d.minors[(*world)(d).minorOf(name)] = drbd.Status{
 		Connection: drbd.Connected, Role: drbd.Secondary, PeerRole: drbd.Secondary, SyncedPercent: 100,
 		Disk: drbd.Inconsistent, PeerDisk: drbd.Inconsistent,
@@ -67,6 +85,9 @@ func (d *worldDRBD) Up(_ context.Context, name string) error {
 
 func (d *worldDRBD) Adjust(_ context.Context, name string) error {
 	if err := (*world)(d).step("adjust"); err != nil {
+		return err
+	}
+	if err := d.configure(name); err != nil {
 		return err
 	}
 	d.set(name, func(st *drbd.Status) {
@@ -126,6 +147,9 @@ func (d *worldDRBD) Disconnect(_ context.Context, name string) error {
 
 func (d *worldDRBD) Connect(_ context.Context, name string) error {
 	if err := (*world)(d).step("connect"); err != nil {
+		return err
+	}
+	if err := d.configure(name); err != nil {
 		return err
 	}
 	d.set(name, func(st *drbd.Status) { st.Connection = "WFConnection" })

@@ -69,6 +69,10 @@ type world struct {
 	reports  int
 	groupID  string
 	spaceErr error
+	// address is this host's on the replication network.
+	address string
+	// running are the resources as the kernel's links have taken them from their files.
+	running map[string]drbd.Resource
 	// outdated are the replicas marked so on their disks.
 	outdated map[string]bool
 	// conceded are the replicas that only their peers fill.
@@ -117,6 +121,7 @@ var (
 func newWorld(t *testing.T) *world {
 	w := &world{
 		t: t, dir: t.TempDir(), free: 1 << 30, lvs: map[string]lvm.Volume{}, md: map[string]bool{}, files: map[string]drbd.Resource{},
+		address: "10.0.0.1", running: map[string]drbd.Resource{},
 		mapping: func() {}, ioFailed: func() {}, drbdRead: func() {}, outdated: map[string]bool{}, conceded: map[string]bool{}, recordErr: errNoRecord,
 		unfrozen: map[int]bool{}, outdatePeer: func(escache.OutdatePeerRequest) {},
 		memory: memory.Reading{Total: 64 << 30, Available: 32 << 30},
@@ -141,7 +146,7 @@ func (w *world) step(format string, args ...any) error {
 
 func (w *world) engine() *Engine {
 	cfg := escached.DefaultConfig()
-	cfg.Node, cfg.Address, cfg.RunDir, cfg.DeviceDir = "n1", "10.0.0.1", filepath.Join(w.dir, "run"), filepath.Join(w.dir, "dev")
+	cfg.Node, cfg.Address, cfg.RunDir, cfg.DeviceDir = "n1", w.address, filepath.Join(w.dir, "run"), filepath.Join(w.dir, "dev")
 	cfg.StateDir = filepath.Join(w.dir, "state")
 	return New(host.New(cfg, "n1", host.Handlers{FencePeer: "fence", DiskFailed: "failed"}, host.Layers{
 		Store: (*worldStore)(w), Replicator: (*worldDRBD)(w), Resources: (*worldFiles)(w), States: (*worldDRBD)(w),
