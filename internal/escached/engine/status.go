@@ -61,7 +61,8 @@ func (e *Engine) status(ctx context.Context, ref *escache.VolumeRef) (escache.St
 		volumes = []volume.Volume{v}
 	}
 	// Before what the kernel says: what comes meanwhile is in that.
-	stuck, connecting, turning := e.Stuck(), e.connecting(volumes), e.turning(volumes)
+	stuck, connecting := e.Stuck(), e.connecting(volumes)
+	turning := e.turning(volumes, connecting)
 	readings, err := e.read(ctx, volumes)
 	if err != nil || len(readings) == 0 {
 		return out, err
@@ -79,7 +80,7 @@ func (e *Engine) status(ctx context.Context, ref *escache.VolumeRef) (escache.St
 		s.Connecting = connecting[r.Name()] || krbd.MayMap(stuck[r.Name()])
 		switch {
 		case r.Connected:
-			e.describeDevice(&s, r, turning[r.Name()] || connecting[r.Name()])
+			e.describeDevice(&s, r, turning[r.Name()])
 		case s.Connecting: // clean or not, it does not stay so
 		case r.Up && ref != nil:
 			s.DirtyBytes = e.standbys.Dirty(ctx, r.Volume, r.Replica)
@@ -173,11 +174,12 @@ func (e *Engine) connecting(volumes []volume.Volume) map[string]bool {
 	return out
 }
 
-// turning returns the volumes of which SetMode was called and has not ended, also if its caller has gone.
-func (e *Engine) turning(volumes []volume.Volume) map[string]bool {
+// turning returns the volumes whose mode may change: of which DevConnect or SetMode was called and has not ended, also if
+// its caller has gone.
+func (e *Engine) turning(volumes []volume.Volume, connecting map[string]bool) map[string]bool {
 	out := map[string]bool{}
 	for _, v := range volumes {
-		out[v.Name()] = e.turns.has(v.Name())
+		out[v.Name()] = connecting[v.Name()] || e.turns.has(v.Name())
 	}
 	return out
 }

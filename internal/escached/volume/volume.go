@@ -143,7 +143,7 @@ func Parse(lv lvm.Volume) (Volume, error) {
 	}
 	for _, key := range lv.Twice {
 		if key != "epoch" {
-			errs = append(errs, fmt.Errorf("tag %s: there are two of them (lvs -o lv_tags); remove the wrong one with lvchange --deltag", key))
+			errs = append(errs, fmt.Errorf("tag %s: there are two (lvs -o lv_tags); remove the wrong one with lvchange --deltag", key))
 		}
 	}
 	switch {

@@ -18,7 +18,8 @@ func (w *Watcher) Tags(ctx context.Context) {
 	for pause.For(ctx, tagsEvery) == nil {
 		for _, v := range w.Volumes.Unsure() {
 			if err := w.settleTags(ctx, v); err != nil {
-				w.log.Warn("a change of a replica's tags failed, and they cannot be written again yet", "pool", v.Pool, "image", v.Image, "error", err)
+				w.log.Warn("a change of a replica's tags failed, and they cannot be written again yet",
+					"pool", v.Pool, "image", v.Image, "error", err)
 			}
 		}
 	}
