@@ -27,14 +27,14 @@ var handed = Handed{PID: 5, Links: []Link{{FD: 7, Inode: 1 << 40, Left: []byte{0
 
 func (v *volume) note(what ...any) error { v.asked = append(v.asked, what...); return v.err }
 
-func (v *volume) Status() Status             { return v.status }
-func (v *volume) Retry() error               { return v.note("retry") }
-func (v *volume) SetMode(m cache.Mode) error { return v.note("mode", m) }
-func (v *volume) SetOptions(o Options) error { return v.note("options", o) }
-func (v *volume) Resize(n int64) error       { return v.note("resize", n) }
-func (v *volume) Stop(context.Context) error { return v.note("stop") }
-func (v *volume) Resume() (Resumed, error)   { return Resumed{Held: true}, v.note("resume") }
-func (v *volume) Leave() error               { return v.note("leave") }
+func (v *volume) Status() Status                                { return v.status }
+func (v *volume) Retry() error                                  { return v.note("retry") }
+func (v *volume) SetMode(_ context.Context, m cache.Mode) error { return v.note("mode", m) }
+func (v *volume) SetOptions(o Options) error                    { return v.note("options", o) }
+func (v *volume) Resize(n int64) error                          { return v.note("resize", n) }
+func (v *volume) Stop(context.Context) error                    { return v.note("stop") }
+func (v *volume) Resume() (Resumed, error)                      { return Resumed{Held: true}, v.note("resume") }
+func (v *volume) Leave() error                                  { return v.note("leave") }
 
 func (v *volume) HandOver(context.Context) (Handed, error) { return handed, v.note("handover") }
 

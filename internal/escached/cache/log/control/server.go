@@ -20,7 +20,8 @@ type Volume interface {
 	// WriteBack returns when ctx ends, and the writing goes on.
 	WriteBack(ctx context.Context) error
 	Retry() error
-	SetMode(m cache.Mode) error
+	// SetMode changes nothing once ctx has ended: then its caller has told somebody that the mode is another.
+	SetMode(ctx context.Context, m cache.Mode) error
 	// SetOptions is called with options that Check has accepted.
 	SetOptions(o Options) error
 	Resize(bytes int64) error
@@ -46,11 +47,11 @@ func Handler(v Volume) http.Handler {
 	mux.HandleFunc("GET "+pathStatus, func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, v.Status()) })
 	handle(mux, pathWriteBack, func(ctx context.Context, _ struct{}) error { return v.WriteBack(ctx) })
 	handle(mux, pathRetry, func(_ context.Context, _ struct{}) error { return v.Retry() })
-	handle(mux, pathMode, func(_ context.Context, r modeRequest) error {
+	handle(mux, pathMode, func(ctx context.Context, r modeRequest) error {
 		if err := (Options{Mode: r.Mode}).Check(); err != nil || r.Mode == "" {
 			return cmp.Or(err, fmt.Errorf("%w: mode is missing", ErrInvalid))
 		}
-		return v.SetMode(r.Mode)
+		return v.SetMode(ctx, r.Mode)
 	})
 	handle(mux, pathOptions, func(_ context.Context, o Options) error {
 		if err := o.Check(); err != nil {

@@ -122,7 +122,7 @@ func verdict(err error) error {
 func (p *fakeProcess) WriteBack(ctx context.Context) error { return verdict(p.device.WriteBack(ctx)) }
 func (p *fakeProcess) Retry() error                        { p.device.Retry(); return nil }
 
-func (p *fakeProcess) SetMode(m cache.Mode) error {
+func (p *fakeProcess) SetMode(_ context.Context, m cache.Mode) error {
 	return p.set(func(o control.Options) control.Options { o.Mode = m; return o })
 }
 

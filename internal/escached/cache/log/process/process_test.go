@@ -111,8 +111,8 @@ func TestTheNextProcessHasWhatAKilledOneHadAnswered(t *testing.T) {
 	p, err := start(t.Context(), h.config, h, slog.New(slog.DiscardHandler))
 	must(t, err)
 	must(t, p.SetOptions(control.Options{HighWatermark: 80, LowWatermark: 70, MaxAgeSeconds: 1000, Order: control.Strict}))
-	must(t, p.SetMode(cache.Writethrough))
-	must(t, p.SetMode(cache.Writeback))
+	must(t, p.SetMode(t.Context(), cache.Writethrough))
+	must(t, p.SetMode(t.Context(), cache.Writeback))
 	must(t, h.write(1, 7, 0))
 	must(t, p.Resize(h.config.Bytes)) // changes nothing
 	must(t, p.abandon())              // nobody asked for it to be stable
@@ -137,7 +137,7 @@ func TestWritingThroughGoesOnWithoutTheSavedOptions(t *testing.T) {
 	h := newHost(t)
 	p, err := start(t.Context(), h.config, h, slog.New(slog.DiscardHandler))
 	must(t, err)
-	must(t, errors.Join(p.SetMode(cache.Writethrough), p.abandon(), os.Remove(h.config.optionsFile())))
+	must(t, errors.Join(p.SetMode(t.Context(), cache.Writethrough), p.abandon(), os.Remove(h.config.optionsFile())))
 	ended, _ := h.run()
 	if s := h.status(); s.Options.Mode != cache.Writethrough {
 		t.Errorf("%+v", s.Options)
@@ -302,4 +302,25 @@ func TestALogWithLossesIsServedOnlyIfTheyAreAccepted(t *testing.T) {
 		t.Errorf("losses %v, and the next block has %d", s.Log.Losses, h.read(1))
 	}
 	h.stop(ended)
+}
+
+// TestAChangeOfModeWhoseCallerHasLeftIsNotMade: escached says what the mode is then.
+func TestAChangeOfModeWhoseCallerHasLeftIsNotMade(t *testing.T) {
+	h := newHost(t)
+	p, err := start(t.Context(), h.config, h, slog.New(slog.DiscardHandler))
+	must(t, err)
+	must(t, p.SetMode(t.Context(), cache.Writethrough))
+	ctx, leave := context.WithCancel(t.Context())
+	ended := make(chan error)
+	p.changing.Lock() // as a resize that hangs
+	go func() { ended <- p.SetMode(ctx, cache.Writeback) }()
+	leave()
+	p.changing.Unlock()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the call says %v", err)
+	}
+	if o, _ := p.back.get(); o.Mode != cache.Writethrough {
+		t.Errorf("the mode is %s", o.Mode)
+	}
+	must(t, p.abandon())
 }

@@ -69,9 +69,12 @@ func (p *Process) Retry() error {
 }
 
 // SetMode implements control.Volume.
-func (p *Process) SetMode(m cache.Mode) error {
+func (p *Process) SetMode(ctx context.Context, m cache.Mode) error {
 	p.changing.Lock()
 	defer p.changing.Unlock()
+	if err := ctx.Err(); err != nil { // another change, such as a resize, took longer than the caller waits
+		return err
+	}
 	o, _ := p.back.get()
 	o.Mode = m
 	return p.apply(o)
