@@ -72,7 +72,7 @@ func secrets(t *testing.T, w *world) {
 	w.addCluster(t, "refused", w.ceph.Conf(), w.foreignKeyring(t))
 	broken := filepath.Join(dir, "keyring") // as somebody who copies it by hand may leave it
 	must(t, os.WriteFile(broken, []byte("[client.admin]\n\tkey "+s.planted["Ceph's key"]+"\n"), 0o600))
-	w.addCluster(t, "broken", w.ceph.Conf(), broken)
+	w.addCluster(t, "broken", w.ceph.Conf(), broken) // both stay: the tests that follow show that they do not matter to volumes elsewhere
 	for _, cluster := range []string{"refused", "broken"} {
 		err := d.createIn(t, "pvc-"+cluster, cluster, "rbd")
 		s.checkNoSecret(t, "the error of a wrong key", fmt.Sprint(err), cluster)
