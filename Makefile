@@ -26,7 +26,7 @@ build: setup ## build all programs into bin/ (without -trimpath, so that tests s
 	CGO_ENABLED=0 go build -o bin/lab ./test/lab
 
 .PHONY: test
-test: ## run the tests (HOST_SKIP= also runs those that take minutes each)
+test: ## run the tests (HOST_SKIP= also runs those that take minutes each, ESCACHE_E2E_SHARD=7/3 a third of the longest lists)
 	hack/test.sh
 
 .PHONY: e2e
