@@ -139,7 +139,7 @@ func (r *Repairer) examineOne(ctx context.Context, v *v1alpha1.CacheVolume, of *
 		}
 		return seen
 	}
-	seen.Finding = redundancy.Of(v, group, r.evidence(ctx, v, of, lost, asked))
+	seen.Finding, seen.Instead = redundancy.Of(v, group, r.evidence(ctx, v, of, lost, asked)), r.instead(v)
 	return seen
 }
 

@@ -58,6 +58,9 @@ type Seen struct {
 	Stuck string
 	// Paused says why nothing is replaced in the volume's group now. Empty: nothing speaks against it.
 	Paused string
+	// Instead says why another host is to get the copy that is being made. Empty: nothing speaks against its host, or
+	// no other can take it.
+	Instead string
 	// Asked means that somebody wants the volume repaired now.
 	Asked bool
 	// Moves names the CacheFlush that drains the volume and wants the partner's copy on another host, and NoPlace
@@ -232,6 +235,9 @@ func next(v *v1alpha1.CacheVolume, step *Step, lost bool, seen Seen, policy Poli
 		// The new copy is lost too. The repair begins again for this one. A host that has nothing of the
 		// new copy has not created it yet: that is the next step.
 		return Begin
+	case filling && seen.Instead != "" && (seen.Paused == "" || seen.Asked):
+		step.Reason, step.Place = seen.Instead, volumes.Elsewhere
+		return Substitute
 	case filling:
 		step.Reason = step.Holder + " copies to " + partner
 		return Copy
@@ -267,10 +273,13 @@ type Candidate struct {
 	Able    []string
 	Copying bool // it has begun
 	Since   time.Time
+	// Failed is when the host on record last failed to create the copy, if it has failed for long and no other can
+	// take it. Such candidates come last, those that were tried longest ago first.
+	Failed time.Time
 }
 
 // Admit chooses the candidates that may copy, and where to. Those that have begun go on. Of the others
-// the oldest come first, as long as there are no more than parallel, and no more than one on a node. For the others
+// the first come first, as long as there are no more than parallel, and no more than one on a node. For the others
 // the answer says what they wait for.
 func Admit(candidates []Candidate, parallel int) (admitted, waiting map[string]string) {
 	admitted, waiting = map[string]string{}, map[string]string{}

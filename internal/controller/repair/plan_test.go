@@ -460,3 +460,27 @@ func TestAdmit(t *testing.T) {
 		})
 	}
 }
+
+func TestJudgeOfAHostThatCannotCreateTheCopy(t *testing.T) {
+	policy := Policy{After: time.Minute, Drain: true, Patience: time.Hour, Parallel: 2}
+	for _, tc := range []struct {
+		name   string
+		change func(*v1alpha1.CacheVolume)
+		seen   func(*Seen)
+		want   Action
+	}{
+		{"another can take it", replaced, func(*Seen) {}, Substitute},
+		{"repair is paused", replaced, func(s *Seen) { s.Paused = "a rack is away" }, Copy},
+		{"repair is paused, and somebody asks", replaced, func(s *Seen) { s.Paused, s.Asked = "a rack is away", true }, Substitute},
+		{"the copy is current after all", func(v *v1alpha1.CacheVolume) { replaced(v); v.Status.Outdated = nil }, func(*Seen) {}, Finish},
+	} {
+		v := volume(tc.change)
+		seen := seenOf(v, nil, redundancy.Evidence{})
+		seen.Instead = "n3 cannot"
+		tc.seen(&seen)
+		got := Judge(v, seen, policy, now)
+		if got.Action != tc.want || got.Lost != "n3" || tc.want == Substitute && (got.Place != volumes.Elsewhere || got.Reason != seen.Instead) {
+			t.Errorf("%s: got %+v, want %s", tc.name, got, tc.want)
+		}
+	}
+}

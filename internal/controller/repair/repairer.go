@@ -76,6 +76,8 @@ type Repairer struct {
 	paused map[string]string    // by group, why it is paused
 	// unlinked is since when a copy that is not current was seen without a link, by volume.
 	unlinked map[string]apartness
+	// unable are the hosts that cannot create a volume's copy, by volume.
+	unable map[string]inability
 	// flushed is when a volume without a pod was last to be written back.
 	flushed map[string]time.Time
 	// paces measure how fast volumes are drained, by volume.
@@ -86,7 +88,7 @@ type Repairer struct {
 func New(config Config) *Repairer {
 	return &Repairer{
 		Config: config, said: map[string]time.Time{}, paused: map[string]string{}, unlinked: map[string]apartness{},
-		flushed: map[string]time.Time{}, paces: map[string]*pace.Meter{},
+		unable: map[string]inability{}, flushed: map[string]time.Time{}, paces: map[string]*pace.Meter{},
 	}
 }
 
@@ -173,10 +175,7 @@ func (r *Repairer) judge(volumes []v1alpha1.CacheVolume, found map[string]Seen) 
 		}
 	}
 	slices.SortFunc(candidates, func(a, b Candidate) int {
-		if order := a.Since.Compare(b.Since); order != 0 {
-			return order
-		}
-		return strings.Compare(a.Name, b.Name)
+		return cmp.Or(a.Failed.Compare(b.Failed), a.Since.Compare(b.Since), strings.Compare(a.Name, b.Name))
 	})
 	admitted, waiting := Admit(candidates, r.Parallel)
 	maps.Copy(waiting, r.admitFlushes(works))
@@ -208,16 +207,22 @@ func (r *Repairer) admitFlushes(works []*work) (waiting map[string]string) {
 }
 
 // candidate says which nodes can get a volume's copy. One that is on record stays the one, unless it
-// cannot get the copy any more before that has begun.
+// cannot get the copy any more before that has begun. A host that has failed for long is tried after the others,
+// and after the other volumes.
 func (r *Repairer) candidate(v *v1alpha1.CacheVolume, step Step) (Candidate, error) {
 	onRecord := v.Status.Repair.Substitute
 	c := Candidate{Name: v.Name, Holder: step.Holder, Since: v.Status.Repair.Since.Time, Able: []string{onRecord}, Copying: true}
+	_, tried, cannot := r.cannot(v.Name, onRecord)
+	if cannot {
+		c.Copying, c.Failed = false, tried
+	}
 	if step.Action == Copy {
 		return c, nil
 	}
 	able, err := r.Volumes.Substitutes(v, step.Lost, step.Place)
-	if !slices.Contains(able, onRecord) {
-		c.Able, c.Copying = able, false
+	others := slices.DeleteFunc(slices.Clone(able), func(node string) bool { return node == onRecord })
+	if len(others) == len(able) || cannot && len(others) > 0 {
+		c.Able, c.Copying, c.Failed = others, false, time.Time{}
 	}
 	return c, err
 }

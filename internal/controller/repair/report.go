@@ -157,6 +157,7 @@ func (r *Repairer) forget(volume string) {
 	defer r.mu.Unlock()
 	delete(r.said, volume)
 	delete(r.unlinked, volume)
+	delete(r.unable, volume)
 	delete(r.flushed, volume)
 	delete(r.paces, volume)
 }

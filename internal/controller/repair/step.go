@@ -190,7 +190,9 @@ func (r *Repairer) copy(ctx context.Context, w *work) (string, error) {
 	if w.step.Action == Substitute {
 		err := w.nowhere
 		if err == nil {
-			err = r.Volumes.Substitute(ctx, name, epoch, w.step.Lost, w.to, w.step.Place)
+			if err = r.Volumes.Substitute(ctx, name, epoch, w.step.Lost, w.to, w.step.Place); err != nil {
+				r.tried(name, err)
+			}
 		}
 		switch {
 		case errors.Is(err, placement.ErrNoFit), errors.Is(err, reservation.ErrNoSlot), errors.Is(err, authority.ErrRefused):
@@ -203,6 +205,7 @@ func (r *Repairer) copy(ctx context.Context, w *work) (string, error) {
 		r.Log.InfoContext(ctx, "replacing a lost replica", "volume", name, "holder", w.step.Holder, "lost", w.step.Lost, "substitute", w.to)
 	}
 	c, err := r.Volumes.Copy(ctx, name, epoch)
+	r.tried(name, err)
 	switch {
 	case err != nil:
 		return "", err

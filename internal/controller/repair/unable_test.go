@@ -32,7 +32,7 @@ func TestAHostThatCannotCreateTheCopyIsLeftForAnother(t *testing.T) {
 			if s := w.volume("v").Status.Repair; s == nil || s.Substitute != "n3" {
 				t.Fatalf("given up at once: %+v", s)
 			}
-			w.polls(3 * time.Minute)
+			w.polls(100 * time.Second)
 			w.at("v", "Copying", "")
 			w.replicasOn("v", "n1", "n4")
 			w.fleet.Hosts["n1"].Sync(ref("v"), 100)

@@ -244,6 +244,15 @@ func unable(err error) bool {
 	}, problem.Code)
 }
 
+// Unable returns the host that answered that it cannot do what was asked of it, for a reason that says nothing
+// about the volume's data. It returns "" for other errors.
+func Unable(err error) string {
+	if failure, ofHost := errors.AsType[*hostError](err); ofHost && unable(err) {
+		return failure.host
+	}
+	return ""
+}
+
 // unreadable reports whether the host cannot tell what its replica holds, for example because its
 // disk has failed.
 func unreadable(err error) bool {

@@ -93,7 +93,7 @@ func (s *Steps) substitute(ctx context.Context, id string, epoch int64, lost, su
 	// An old replica that may still be there must not be taken for a copy. The host refuses if the holder lives
 	// from it: then the record was set back.
 	if err := s.Hosts.DiscardReplica(ctx, substitute, cachevolume.Ref(v), v.Status.Epoch); err != nil {
-		return fmt.Errorf("remove an old replica of volume %s on node %s: %w", id, substitute, err)
+		return onHost(substitute, fmt.Errorf("remove an old replica of volume %s on node %s: %w", id, substitute, err))
 	}
 	crashpoint.Reach("repair/substitute_cleared")
 	if substitute != lost && slices.Contains(group.Spec.Nodes, lost) {

@@ -1,0 +1,60 @@
+package repair
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/controller/volumes"
+)
+
+// forbearance is how long a host may fail to create a copy before another host is chosen. Nothing is lost with the
+// change, because the host has nothing of the copy. It is longer than a restart of escached takes.
+const forbearance = 2 * time.Minute
+
+// inability is a host that answers, and says each time that it cannot create a volume's copy.
+type inability struct {
+	node  string
+	since time.Time
+	tried time.Time // the last time
+}
+
+// tried notes how a step towards a volume's copy ended.
+func (r *Repairer) tried(volume string, err error) {
+	node := volumes.Unable(err)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch is := r.unable[volume]; {
+	case err == nil:
+		delete(r.unable, volume)
+	case node == "": // it says nothing about a host
+	case node == is.node:
+		r.unable[volume] = inability{node, is.since, r.Now()}
+	default:
+		r.unable[volume] = inability{node, r.Now(), r.Now()}
+	}
+}
+
+// cannot returns since when a host cannot create a volume's copy, if that has lasted for long, and when that was
+// last tried.
+func (r *Repairer) cannot(volume, node string) (since, tried time.Time, cannot bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	is, known := r.unable[volume]
+	return is.since, is.tried, known && is.node == node && is.tried.Sub(is.since) >= forbearance
+}
+
+// instead says why another host is to get the copy that is being made, if one can take it. Empty: the host goes
+// on trying.
+func (r *Repairer) instead(v *v1alpha1.CacheVolume) string {
+	partner := authority.Partner(v, v.Status.AttachedNode)
+	since, _, cannot := r.cannot(v.Name, partner)
+	if !cannot {
+		return ""
+	}
+	if _, err := r.Volumes.Substitutes(v, partner, volumes.Elsewhere); err != nil {
+		return ""
+	}
+	return fmt.Sprintf("node %s answers, and has not been able to create the copy since %s", partner, since.UTC().Format(time.RFC3339))
+}
