@@ -27,6 +27,7 @@ import (
 	"github.com/escache/escache-csi/internal/controller/comparison"
 	"github.com/escache/escache-csi/internal/controller/csi"
 	"github.com/escache/escache-csi/internal/controller/drain"
+	"github.com/escache/escache-csi/internal/controller/etcdrestore"
 	"github.com/escache/escache-csi/internal/controller/hosts"
 	"github.com/escache/escache-csi/internal/controller/leadership"
 	"github.com/escache/escache-csi/internal/controller/linkkey"
@@ -281,6 +282,10 @@ func (p parts) assemble(ctx context.Context) error {
 		p.hostCertificates(p.writer),
 		p.certificates(p.writer),
 		p.page(),
+		p.manager.Add(&etcdrestore.Watch{
+			Live: p.manager.GetAPIReader(), Log: p.log.With("component", "etcdrestore"),
+			Every: 5 * time.Second, Again: time.Second, Longest: 5 * time.Second,
+		}),
 		p.manager.Add(marks),
 		p.manager.Add(orphans.NewWatch(search, p.options.OrphanEvery, p.log.With("component", "orphans"), metrics.Registry)),
 		p.manager.Add(manager.RunnableFunc(p.emptyTrash)),
