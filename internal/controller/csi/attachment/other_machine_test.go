@@ -74,6 +74,18 @@ func TestAReplicaOnAnotherMachineIsNotACopy(t *testing.T) {
 	}
 	w.Reinstall(dead)
 	w.Host(dead).Replace()
+	layAsOn(w, dead, v)
+	_, err := w.Publish("pvc-1", survivor)
+	csitest.Must(t, err)
+	s := w.Volume("pvc-1").Status
+	if !s.IsOutdated(dead) || s.AttachedNode != survivor || s.HostID(dead) == v.Status.HostID(dead) {
+		t.Errorf("status %+v", s)
+	}
+}
+
+// layAsOn puts a replica with the record's parameters on a host.
+func layAsOn(w *world, host string, v *v1alpha1.CacheVolume) {
+	w.T.Helper()
 	request := escache.ReplicaRequest{
 		VolumeRef: csitest.Ref(v), ImageID: v.Status.ImageID, SizeBytes: v.Spec.SizeBytes, CacheBytes: v.Spec.CacheBytes,
 		Port: int(v.Spec.Port), Minor: int(v.Spec.Minor),
@@ -81,11 +93,47 @@ func TestAReplicaOnAnotherMachineIsNotACopy(t *testing.T) {
 	for _, node := range slices.Sorted(slices.Values(v.Spec.Replicas)) {
 		request.Nodes = append(request.Nodes, escache.ReplicaNode{Name: node, Address: w.Fleet.Node(node).Status.Addresses[0].Address})
 	}
-	csitest.Must(t, w.Host(dead).Lay(request))
-	_, err := w.Publish("pvc-1", survivor)
-	csitest.Must(t, err)
-	s := w.Volume("pvc-1").Status
-	if !s.IsOutdated(dead) || s.AttachedNode != survivor || s.HostID(dead) == v.Status.HostID(dead) {
-		t.Errorf("status %+v", s)
+	csitest.Must(w.T, w.Host(host).Lay(request))
+}
+
+// TestAnOldReplicaOnAnotherMachineIsCreatedAgain: a host was away for long, and another machine had its name meanwhile. It
+// comes back with a replica that is dirty from an attachment of long ago. Everything is in Ceph since.
+func TestAnOldReplicaOnAnotherMachineIsCreatedAgain(t *testing.T) {
+	for name, tc := range map[string]struct{ toPartner, cordoned, third bool }{
+		"the volume goes to that host":              {toPartner: true},
+		"the volume goes to the other host":         {},
+		"the host is cordoned":                      {cordoned: true},
+		"the volume goes to a host without replica": {third: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			v, holder, back := w.UsedBefore("pvc-1")
+			w.Host(back).Replace()
+			if w.Host(back).Has(csitest.Ref(v)) {
+				t.Fatal("the other machine has a replica already")
+			}
+			layAsOn(w, back, v)
+			w.Host(back).Write(csitest.Ref(v), csitest.DirtyBytes)
+			node := holder
+			switch {
+			case tc.toPartner:
+				node = back
+			case tc.third:
+				node = csitest.Other(v)
+			case tc.cordoned:
+				w.cordon(back)
+			}
+			_, err := w.Publish("pvc-1", node)
+			csitest.Must(t, err)
+			_, err = w.Publish("pvc-1", node) // as after a timeout
+			csitest.Must(t, err)
+			if w.Holds(back, v) {
+				t.Errorf("%s goes on with what it had before; replicas on %v", back, w.Fleet.On(csitest.Ref(v)))
+			}
+			now := w.Volume("pvc-1")
+			if id := now.Status.HostID(back); now.Spec.HasReplica(back) && id != w.Host(back).Status(csitest.Ref(v)).HostID {
+				t.Errorf("on record is the machine %s", id)
+			}
+		})
 	}
 }
