@@ -22,6 +22,10 @@ type Attachment struct {
 	// Renew lists replicas that are not current: drop them and create them again on the same hosts.
 	// Nothing is lost, because the truth is in Ceph.
 	Renew []string
+	// Strangers lists replicas that are on another machine than the one on record, which had the node's name before or
+	// got it since. What they hold is of nobody knows when. The record has to call them outdated before anything else
+	// is done: then they are created again as those in Renew are.
+	Strangers []string
 	// Drained means that the node has the volume and writes through: do nothing, the truth stays in
 	// Ceph.
 	Drained bool
@@ -75,7 +79,10 @@ func Confirmed(v *v1alpha1.CacheVolume, node string, plan Attachment, reports ma
 	if plan.Uncached {
 		return confirmedOutside(v, node, plan, reports)
 	}
-	if !plan.TakeOver || doubt == nil {
+	if !plan.TakeOver {
+		return plan.withStrangers(v, reports), nil
+	}
+	if doubt == nil {
 		return plan, nil
 	}
 	if own.elsewhere() == nil {
@@ -87,6 +94,17 @@ func Confirmed(v *v1alpha1.CacheVolume, node string, plan Attachment, reports ma
 		return Attachment{}, fmt.Errorf("volume %s: node %s has lost the only current copy: %w", v.Name, node, ErrRefused)
 	}
 	return Attachment{FlushFirst: others}, nil
+}
+
+// withStrangers completes a plan from Ceph by the replicas that turned out to be on other machines.
+func (a Attachment) withStrangers(v *v1alpha1.CacheVolume, reports map[string]Report) Attachment {
+	for _, node := range v.Spec.Replicas {
+		if reports[node].stranger && !v.Status.IsOutdated(node) {
+			a.Strangers = append(a.Strangers, node)
+		}
+	}
+	a.Renew = append(slices.Clone(a.Renew), a.Strangers...)
+	return a
 }
 
 // confirmedOutside decides whether a node outside the group may begin an attachment without a cache. The

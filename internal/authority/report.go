@@ -16,6 +16,8 @@ type Report struct {
 	status escache.VolumeStatus
 	// doubt says why nothing is known.
 	doubt error
+	// stranger means that another machine has the node's name, and has a replica of the volume.
+	stranger bool
 }
 
 // Reasons not to believe an answer.
@@ -54,7 +56,9 @@ func heard(v *v1alpha1.CacheVolume, node, hostID string, status escache.VolumeSt
 	case status.Node != "" && status.Node != node:
 		return doubt("%w: it calls itself %s", errOtherHost, status.Node)
 	case hostID != "" && status.HostID != hostID:
-		return doubt("%w: its host id is %q, on record is %q", errOtherHost, status.HostID, hostID)
+		r := doubt("%w: its host id is %q, on record is %q", errOtherHost, status.HostID, hostID)
+		r.stranger = status.State != escache.StateAbsent
+		return r
 	case status.Epoch > v.Status.Epoch:
 		return doubt("%w: the host has seen epoch %d, the record says %d", ErrRecordBehind, status.Epoch, v.Status.Epoch)
 	case status.State == escache.StateAbsent && v.Spec.HasReplica(node) && !InCeph(v):

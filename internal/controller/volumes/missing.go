@@ -19,8 +19,8 @@ func isMissing(err error) bool {
 
 // missing asks for the replicas of a volume whose truth is in Ceph, except for those that are created
 // again in any case. It returns those that their hosts do not have: what was to replace both copies may
-// have removed one and died, or a host may have other disks. It creates none. The other failures are by
-// node.
+// have removed one and died, or a host may have other disks. A replica on another machine than the one on record
+// counts as missing, and is put on record as outdated. It creates none. The other failures are by node.
 func (s *Steps) missing(
 	ctx context.Context, v *v1alpha1.CacheVolume, renewed []string,
 ) (missing []string, failures map[string]error, err error) {
@@ -33,14 +33,22 @@ func (s *Steps) missing(
 	}
 	request.MustExist = true
 	asked := slices.DeleteFunc(slices.Clone(v.Spec.Replicas), func(node string) bool { return slices.Contains(renewed, node) })
+	before := v.DeepCopy()
 	failures = s.putReplicas(ctx, v, asked, request)
+	var strangers []string
 	for _, node := range asked {
-		if isMissing(failures[node]) {
+		switch {
+		case isMissing(failures[node]):
 			missing = append(missing, node)
 			delete(failures, node)
+		case replaced(before, v, node):
+			strangers = append(strangers, node)
 		}
 	}
-	return missing, failures, nil
+	if len(strangers) > 0 {
+		err = s.recordLost(ctx, v, strangers...)
+	}
+	return append(missing, strangers...), failures, err
 }
 
 // renew removes replicas that are to be created again on the same hosts. If another one is kept, which

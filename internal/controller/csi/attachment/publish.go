@@ -120,6 +120,7 @@ func (s *Attacher) claim(ctx context.Context, v *v1alpha1.CacheVolume, plan auth
 	}
 	v.Status.AttachedNode, v.Status.Epoch, v.Status.ClientAddress = node, plan.Epoch, ""
 	v.Status.WriteThrough, v.Status.Uncached = nil, nil
+	v.Status.Outdated = append(v.Status.Outdated, plan.Strangers...)
 	meta.RemoveStatusCondition(&v.Status.Conditions, v1alpha1.ConditionRecordBehindDisks)
 	if plan.Uncached {
 		withoutCache(v, plan, node)
