@@ -5,7 +5,9 @@ import (
 	"testing"
 
 	"google.golang.org/grpc/codes"
+	"k8s.io/apimachinery/pkg/api/meta"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/test/csitest"
 )
@@ -94,6 +96,45 @@ func TestAMissingCopyIsOnRecordBeforeItIsCreated(t *testing.T) {
 			}
 			return
 		}
+	}
+}
+
+// TestACopyThatIsBeingFilledIsNotCreatedAgain: csi-controller died when it had created the copy. The repeated call finds it half
+// filled, with an epoch that no attachment before this one had.
+func TestACopyThatIsBeingFilledIsNotCreatedAgain(t *testing.T) {
+	filled := 0
+	for writes := 0; ; writes++ {
+		w := newWorld(t)
+		v, kept, lost := w.UsedBefore("pvc-1")
+		w.outdate("pvc-1", lost)
+		died := w.Mortal(writes)
+		w.Restart()
+		_, err := w.Publish("pvc-1", kept)
+		if (err != nil) != *died {
+			t.Fatal(err)
+		}
+		w.Cached = w.API
+		w.Restart()
+		if *died && w.Host(lost).Status(csitest.Ref(v)).Epoch == 2 {
+			filled++
+			w.Host(kept).Sync(csitest.Ref(v), 50)
+			w.Host(lost).Change(csitest.Ref(v), func(s *escache.VolumeStatus) { s.DirtyBytes, s.DiskState = nil, escache.DiskInconsistent })
+		}
+		_, err = w.Publish("pvc-1", kept)
+		csitest.Must(t, err)
+		s := w.Volume("pvc-1").Status
+		if s.Authority != v1alpha1.AuthorityCache || !slices.Equal(s.Outdated, []string{lost}) {
+			t.Fatalf("after %d writes: status %+v", writes, s)
+		}
+		if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionRecordBehindDisks); c != nil {
+			t.Errorf("after %d writes: %+v", writes, c)
+		}
+		if !*died {
+			break
+		}
+	}
+	if filled == 0 {
+		t.Error("no copy was created before csi-controller died")
 	}
 }
 
