@@ -118,6 +118,11 @@ func (s *Steps) layBeside(
 		return nil, onHost(stays, fmt.Errorf("node %s is cordoned and has no replica any more: %w", stays, ErrUnavailable))
 	}
 	renew := authority.Renewed(v, node, slices.Concat(plan.Renew, missing))
+	unfilled = authority.Unfilled(v, authority.Attachment{Renew: renew}, node)
+	if plan.Held { // what an interrupted call has created again is being filled by now
+		filled := authority.Filled(s.Reports(ctx, v, []string{node})[node], unfilled)
+		renew = slices.DeleteFunc(renew, func(renewed string) bool { return slices.Contains(filled, renewed) })
+	}
 	if err := s.renew(ctx, v, renew); err != nil {
 		return nil, err
 	}
@@ -125,7 +130,7 @@ func (s *Steps) layBeside(
 	if err := firstOf(node, failures, err); err != nil {
 		return nil, err
 	}
-	return authority.Unfilled(v, authority.Attachment{Renew: renew}, node), nil
+	return unfilled, nil
 }
 
 // onlyPartner reports whether a partner that gets no new replicas, because it is cordoned, has to do: it

@@ -117,7 +117,9 @@ func TestACopyThatIsBeingFilledIsNotCreatedAgain(t *testing.T) {
 		w.Restart()
 		if *died && w.Host(lost).Status(csitest.Ref(v)).Epoch == 2 {
 			filled++
-			w.Host(kept).Sync(csitest.Ref(v), 50)
+			w.Host(kept).Change(csitest.Ref(v), func(s *escache.VolumeStatus) {
+				s.Peers = []escache.Peer{{Name: lost, ConnectionState: escache.LinkSyncSource, DiskState: escache.DiskInconsistent}}
+			})
 			w.Host(lost).Change(csitest.Ref(v), func(s *escache.VolumeStatus) { s.DirtyBytes, s.DiskState = nil, escache.DiskInconsistent })
 		}
 		_, err = w.Publish("pvc-1", kept)

@@ -151,6 +151,7 @@ func (s *Attacher) giveToCache(ctx context.Context, v *v1alpha1.CacheVolume, unf
 		what = "it writes through from the beginning, for " + strings.Join(authority.Claims(v), " and ")
 	}
 	cachedAgain := meta.RemoveStatusCondition(&v.Status.Conditions, v1alpha1.ConditionUncached)
+	meta.RemoveStatusCondition(&v.Status.Conditions, v1alpha1.ConditionRecordBehindDisks) // an earlier try may have set it
 	if err := s.UpdateStatus(ctx, v, what); err != nil {
 		return err
 	}
