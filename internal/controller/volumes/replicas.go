@@ -236,11 +236,12 @@ func firstOf(node string, failures map[string]error, err error) error {
 }
 
 // unable reports whether the host answered that it cannot do it, for a reason that says nothing about the
-// volume's data.
+// volume's data: it cannot create a replica, or cannot read what the one that it has holds.
 func unable(err error) bool {
 	problem, answered := errors.AsType[*escache.Problem](err)
 	return answered && slices.Contains([]escache.Code{
 		escache.CodeInternal, escache.CodeStuck, escache.CodeTimeout, escache.CodeCacheError, escache.CodePortInUse, escache.CodeNoRoom,
+		escache.CodeDirtyUnknown,
 	}, problem.Code)
 }
 

@@ -83,19 +83,22 @@ func TestAThirdHostStandsInForAPartnerThatAnswersWithAnError(t *testing.T) {
 }
 
 // TestANodeWithoutAReplicaGetsAPartnerThatWorks: both hosts with a replica are there, and one of them cannot
-// remove it. It may be the one that was to be the partner, or the one that is to go.
+// remove it, or cannot tell what it holds. It may be the one that was to be the partner, or the one that is to go.
 func TestANodeWithoutAReplicaGetsAPartnerThatWorks(t *testing.T) {
-	for _, call := range []string{putCall, deleteCall} {
+	for _, tc := range []struct {
+		call string
+		code escache.Code
+	}{{putCall, escache.CodeInternal}, {deleteCall, escache.CodeInternal}, {deleteCall, escache.CodeDirtyUnknown}} {
 		for i := range 2 {
 			w := newWorld(t)
 			v, _, _ := w.UsedBefore("pvc-1")
 			bad, good := v.Spec.Replicas[i], v.Spec.Replicas[1-i]
-			w.Host(bad).Refuse(call, escache.CodeInternal)
+			w.Host(bad).Refuse(tc.call, tc.code)
 			_, err := w.Publish("pvc-1", csitest.Other(v))
 			csitest.Must(t, err)
 			now := w.Volume("pvc-1")
 			if !now.Spec.HasReplica(csitest.Other(v)) || !now.Spec.HasReplica(good) || !w.Host(good).Has(csitest.Ref(v)) {
-				t.Errorf("%s fails on %s: replicas on %v, by the record on %v", call, bad, w.Fleet.On(csitest.Ref(v)), now.Spec.Replicas)
+				t.Errorf("%s fails on %s (%s): replicas on %v, by the record on %v", tc.call, bad, tc.code, w.Fleet.On(csitest.Ref(v)), now.Spec.Replicas)
 			}
 		}
 	}
