@@ -194,6 +194,8 @@ func TestDetach(t *testing.T) {
 	held := func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.AttachedNode = "n1" }
 	outdated, absent := standby(new(int64(0))), answer{Status: escache.VolumeStatus{State: escache.StateAbsent}}
 	outdated.Status.DiskState = "Outdated"
+	neverUsed, halfFilled := standby(new(int64(0))), standby(nil)
+	neverUsed.Status.DiskState, halfFilled.Status.DiskState = escache.DiskInconsistent, escache.DiskInconsistent
 	for _, tc := range []struct {
 		name   string
 		status func(*v1alpha1.CacheVolumeStatus)
@@ -210,6 +212,11 @@ func TestDetach(t *testing.T) {
 		{"no device on a node given up, where dev_connect may run", held, standby(new(int64(0))), dead, Detachment{Clean: true, MayCome: true}, nil},
 		{"orderly and dirty", held, standby(new(int64(1))), Death{}, Detachment{}, nil},
 		{"orderly, dirtiness not known", held, standby(nil), Death{}, Detachment{}, nil},
+		{"orderly, and never connected since its replica was created", held, neverUsed, Death{}, Detachment{Clean: true}, nil},
+		{"never connected, on a node given up", held, neverUsed, dead, Detachment{MayCome: true}, nil},
+		{"never connected, and not current by the record", func(s *v1alpha1.CacheVolumeStatus) { held(s); s.Outdated = []string{"n1"} },
+			neverUsed, Death{}, Detachment{}, nil},
+		{"orderly, and half filled", held, halfFilled, Death{}, Detachment{}, nil},
 		{"orderly, copy not current by DRBD", held, outdated, Death{}, Detachment{}, nil},
 		{"orderly, copy not current by the record", func(s *v1alpha1.CacheVolumeStatus) { held(s); s.Outdated = []string{"n1"} },
 			standby(new(int64(0))), Death{}, Detachment{}, nil},

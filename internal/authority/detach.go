@@ -67,7 +67,9 @@ func takeFrom(v *v1alpha1.CacheVolume, node string, holder Report, death Death) 
 	}
 	// The kubelet of a node that lives has unstaged, which waits for a dev_connect. Nobody knows whether that of
 	// another one has.
-	return Detachment{Clean: InCeph(v) || (holder.clean() && !v.Status.IsOutdated(node)), MayCome: death.Reason != ""}, nil
+	// A replica that was never used was created for this attachment, from Ceph, and nothing was written in that.
+	clean := (holder.clean() || holder.unused() && death.Reason == "") && !v.Status.IsOutdated(node)
+	return Detachment{Clean: InCeph(v) || clean, MayCome: death.Reason != ""}, nil
 }
 
 // unmapped reports whether the machine that has the volume without a cache answers that it has nothing

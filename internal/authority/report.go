@@ -135,6 +135,13 @@ func (r Report) clean() bool {
 	return r.current() && r.status.DirtyBytes != nil && *r.status.DirtyBytes == 0 && !r.written()
 }
 
+// unused reports whether nothing was ever written to the host's replica, and no peer fills it. No device was ever
+// connected on it then.
+func (r Report) unused() bool {
+	return r.known && r.status.State == escache.StateStandby && r.status.DiskState == escache.DiskInconsistent &&
+		r.status.DirtyBytes != nil && *r.status.DirtyBytes == 0 && !r.written()
+}
+
 // written reports whether the host's replica has a linked peer that is Primary, and so may write to
 // it at any moment.
 func (r Report) written() bool {

@@ -135,6 +135,19 @@ func TestUnstageWritesBackWhatAStandbyReplicaHolds(t *testing.T) {
 	}
 }
 
+// The second host was lost before the volume was connected for the first time since its replicas were created, so no
+// connect succeeds any more. Nothing was ever written to this replica.
+func TestUnstageOfAReplicaThatWasNeverUsed(t *testing.T) {
+	h := newHost()
+	h.attached("v")
+	zero := int64(0)
+	h.change("v", func(s *escache.VolumeStatus) { s.DiskState, s.DirtyBytes = escache.DiskInconsistent, &zero })
+	h.failures["connect"] = &escache.Problem{Code: escache.CodePeerUnavailable, Detail: "n2 does not answer"}
+	if _, err := h.service().NodeUnstageVolume(t.Context(), unstageOf(t.TempDir())); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // csi-node was started again while it staged the volume, and escached still connects it: its device
 // would be nobody's, and would keep other nodes out.
 func TestUnstageDoesNotSucceedWhileTheVolumeIsBeingConnected(t *testing.T) {

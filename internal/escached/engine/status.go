@@ -84,6 +84,9 @@ func (e *Engine) status(ctx context.Context, ref *escache.VolumeRef) (escache.St
 		case s.Connecting: // clean or not, it does not stay so
 		case r.Up && ref != nil:
 			s.DirtyBytes = e.standbys.Dirty(ctx, r.Volume, r.Replica)
+			if s.DirtyBytes == nil && r.Phase == volume.Ready && e.NeverUsed(ctx, r.Volume, r.Replica) {
+				s.DirtyBytes = new(int64)
+			}
 		case r.Up:
 			s.DirtyBytes = e.standbys.Known(r.Name(), r.Replica)
 		}

@@ -102,6 +102,16 @@ func (h *Host) Unused(ctx context.Context, v volume.Volume) (bool, error) {
 	return h.Cache(v).Unused(ctx, h.LocalDisk(v))
 }
 
+// NeverUsed reports whether this copy has nothing, and none is on its way: nothing was written to it, and its peer has
+// nothing to fill it with.
+func (h *Host) NeverUsed(ctx context.Context, v volume.Volume, st drbd.Status) bool {
+	if v.Formatted || st.Disk != drbd.Inconsistent || st.PeerDisk == drbd.UpToDate {
+		return false
+	}
+	unused, err := h.Cache(v).Unused(ctx, h.LocalDisk(v))
+	return err == nil && unused
+}
+
 // DirtyHere returns how many bytes in this replica are not yet in Ceph. An error means that this is
 // not known.
 //
@@ -119,10 +129,8 @@ func (h *Host) DirtyHere(ctx context.Context, v volume.Volume) (int64, error) {
 	if !up {
 		return 0, unknown("DRBD does not run it")
 	}
-	if st.Disk == drbd.Inconsistent && !v.Formatted && st.PeerDisk != drbd.UpToDate {
-		if unused, err := h.Cache(v).Unused(ctx, h.LocalDisk(v)); err == nil && unused {
-			return 0, nil
-		}
+	if h.NeverUsed(ctx, v, st) {
+		return 0, nil
 	}
 	if !slices.Contains([]escache.DiskState{drbd.UpToDate, drbd.Consistent, drbd.Outdated}, st.Disk) {
 		return 0, unknown("its disk is " + string(st.Disk))
