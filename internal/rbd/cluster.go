@@ -228,8 +228,8 @@ func call[T any](ctx context.Context, c *Cluster, op, what string, fn func(*rado
 	return callThrough(ctx, c, c.gate, order{op: op, what: what}, fn)
 }
 
-// callAlone is call for what makes or removes an image's name, or changes its mark. An earlier call that nobody waits
-// for any more may still be about to do so, and the next one waits until that has really ended.
+// callAlone is call for what makes or removes an image's name, or changes its mark, its snapshots or its size. An earlier
+// call that nobody waits for any more may still be about to do so, and the next one waits until that has really ended.
 func callAlone[T any](ctx context.Context, c *Cluster, op, what string, ref ImageRef, fn func(*rados.Conn) (T, error)) (T, error) {
 	return callThrough(ctx, c, c.gate, order{op: op, what: what, alone: ref.String()}, fn)
 }

@@ -20,7 +20,7 @@ func (c *Cluster) GrowImage(ctx context.Context, ref ImageRef, sizeBytes int64) 
 	if sizeBytes <= 0 || sizeBytes%sectorSize != 0 {
 		return 0, fmt.Errorf("%s: size %d: must be a positive multiple of %d bytes: %w", ref, sizeBytes, sectorSize, ErrInvalid)
 	}
-	return call(ctx, c, "image_resize", ref.String(), func(conn *rados.Conn) (int64, error) {
+	return callAlone(ctx, c, "image_resize", ref.String(), ref, func(conn *rados.Conn) (int64, error) {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (int64, error) {
 			at, err := useOf(conn, io, ref.Name)
 			if err == nil {
@@ -30,9 +30,7 @@ func (c *Cluster) GrowImage(ctx context.Context, ref ImageRef, sizeBytes int64) 
 			case err != nil || at.size >= sizeBytes:
 				return at.size, err
 			case at.holder == "":
-				return withImage(io, ref.Name, readWrite, func(image *librbd.Image) (int64, error) {
-					return sizeBytes, image.Resize(uint64(sizeBytes))
-				})
+				return growFree(io, ref.Name, sizeBytes)
 			case at.features&ObjectMap != 0:
 				return at.size, fmt.Errorf("%w: %s has it mapped, and an image with object-map cannot grow then; "+
 					"detach the volume to expand it",
@@ -40,6 +38,17 @@ func (c *Cluster) GrowImage(ctx context.Context, ref ImageRef, sizeBytes int64) 
 			}
 			return growHeader(io, at.header(), sizeBytes)
 		})
+	})
+}
+
+// growFree grows an image whose lock nobody has. librbd would also shrink it, so what counts is its size directly before.
+func growFree(io *rados.IOContext, name string, sizeBytes int64) (int64, error) {
+	return withImage(io, name, readWrite, func(image *librbd.Image) (int64, error) {
+		has, err := image.GetSize()
+		if err != nil || int64(has) >= sizeBytes {
+			return int64(has), err
+		}
+		return sizeBytes, image.Resize(uint64(sizeBytes))
 	})
 }
 

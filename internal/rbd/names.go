@@ -7,8 +7,8 @@ import (
 
 // names lets one call at a time touch an image's name. librbd's own steps on names are not atomic:
 // of two that delete an image while a third makes it again, the slower one removes the new image's
-// ID. So it is with entries of the blocklist, which are replaced in two steps, and with notes in an image's
-// metadata, of which the last one counts.
+// ID. So it is with entries of the blocklist, which are replaced in two steps, with notes in an image's
+// metadata, of which the last one counts, and with its snapshots and its size, which are changed by name after a look.
 type names struct {
 	mu     sync.Mutex
 	queues map[string]*queue

@@ -35,8 +35,11 @@ type Snapshot struct {
 // must be removed. ErrUnavailable: the node did not read the new header in time, and there is no
 // snapshot. ErrBusy: the image is mapped and has object-map. ErrFull: it has as many snapshots as a
 // kernel can read.
+//
+// What changes the snapshots of one image is done one after the other, until each call has really ended. So none that
+// nobody waits for any more takes a snapshot that its successor has removed, or removes one that its successor has taken.
 func (c *Cluster) CreateSnapshot(ctx context.Context, ref SnapshotRef) (Snapshot, error) {
-	return call(ctx, c, "snapshot_create", ref.String(), func(conn *rados.Conn) (Snapshot, error) {
+	return callAlone(ctx, c, "snapshot_create", ref.String(), ref.ImageRef, func(conn *rados.Conn) (Snapshot, error) {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (Snapshot, error) {
 			created := c.changeSnapshots(conn, io, ref, roomFor(ref.Snapshot), func(image *librbd.Image) error {
 				_, err := image.CreateSnapshot(ref.Snapshot)
@@ -59,7 +62,7 @@ func (c *Cluster) CreateSnapshot(ctx context.Context, ref SnapshotRef) (Snapshot
 // itself is removed. Errors: ErrNotFound if the image or the snapshot does not exist; ErrBusy for a
 // mapped image with object-map.
 func (c *Cluster) RemoveSnapshot(ctx context.Context, ref SnapshotRef) error {
-	_, err := call(ctx, c, "snapshot_remove", ref.String(), func(conn *rados.Conn) (struct{}, error) {
+	_, err := callAlone(ctx, c, "snapshot_remove", ref.String(), ref.ImageRef, func(conn *rados.Conn) (struct{}, error) {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (struct{}, error) {
 			return struct{}{}, c.changeSnapshots(conn, io, ref, func(use) error { return nil }, func(image *librbd.Image) error {
 				return image.GetSnapshot(ref.Snapshot).Remove()

@@ -66,9 +66,9 @@ func (s *Snapshots) groupRecords(ctx context.Context, r requests.Group) ([]*v1al
 			return nil, fmt.Errorf("group snapshot %s is of the volumes %s, not of %s: %w",
 				r.ID, strings.Join(snapshot.Spec.Group.Volumes, ", "), strings.Join(r.Volumes, ", "), volumes.ErrDifferent)
 		}
-		if !snapshot.DeletionTimestamp.IsZero() {
-			return nil, fmt.Errorf("group snapshot %s is being deleted: %w", r.ID, volumes.ErrBusy)
-		}
+	}
+	if slices.ContainsFunc(group, isMarked) {
+		return nil, s.goOnDeleting(ctx, "group snapshot "+r.ID, group...)
 	}
 	if len(group) > 0 && len(group) < len(r.Volumes) && slices.ContainsFunc(group, isTaken) {
 		return nil, fmt.Errorf("group snapshot %s has lost %d of its snapshots; delete it: %w",
@@ -80,6 +80,8 @@ func (s *Snapshots) groupRecords(ctx context.Context, r requests.Group) ([]*v1al
 func isTaken(snapshot *v1alpha1.CacheSnapshot) bool { return snapshot.Status.Taken != nil }
 
 func isUntaken(snapshot *v1alpha1.CacheSnapshot) bool { return !isTaken(snapshot) }
+
+func isMarked(snapshot *v1alpha1.CacheSnapshot) bool { return !snapshot.DeletionTimestamp.IsZero() }
 
 func byVolume(a, b *v1alpha1.CacheSnapshot) int { return strings.Compare(a.Spec.Volume, b.Spec.Volume) }
 
@@ -225,13 +227,12 @@ func (s *Snapshots) undoGroup(ctx context.Context, group []*v1alpha1.CacheSnapsh
 	repeated := isRepeated(cause)
 	var failures []error
 	for _, snapshot := range group {
-		if errors.Is(s.notComplete(ctx, snapshot), volumes.ErrRefused) {
-			continue
-		}
-		if repeated {
-			failures = append(failures, s.Images.DeleteSnapshot(ctx, volumes.SnapshotOf(snapshot)))
-		} else {
-			failures = append(failures, s.Delete(ctx, snapshot))
+		switch {
+		case isTaken(snapshot): // Somebody knows of it.
+		case repeated:
+			failures = append(failures, s.dropBegun(ctx, snapshot))
+		default:
+			failures = append(failures, s.takeBack(ctx, snapshot))
 		}
 	}
 	left := errors.Join(failures...)
@@ -243,6 +244,14 @@ func (s *Snapshots) undoGroup(ctx context.Context, group []*v1alpha1.CacheSnapsh
 		return cause
 	}
 	return fmt.Errorf("%w: %s; and what was begun could not be taken back: %s", volumes.ErrUnavailable, cause.Error(), left.Error())
+}
+
+// dropBegun removes what Ceph has of a snapshot, unless that is complete.
+func (s *Snapshots) dropBegun(ctx context.Context, snapshot *v1alpha1.CacheSnapshot) error {
+	if since, err := s.completeSince(ctx, snapshot); err != nil || !since.IsZero() {
+		return err
+	}
+	return s.Images.DeleteSnapshot(ctx, volumes.SnapshotOf(snapshot))
 }
 
 // DeleteGroup marks all records of a group snapshot as deleted, so that none is used any more, and

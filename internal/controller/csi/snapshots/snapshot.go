@@ -29,9 +29,9 @@ import (
 func (s *Snapshots) Create(ctx context.Context, r requests.Snapshot) (*csi.CreateSnapshotResponse, error) {
 	snapshot, v, err := s.snapshotRecord(ctx, r)
 	if err != nil {
-		return nil, err
+		return nil, s.undoSnapshot(ctx, snapshot, err)
 	}
-	if snapshot.Status.Taken == nil {
+	if isUntaken(snapshot) {
 		taken, err := s.TakeSnapshot(ctx, v, volumes.SnapshotOf(snapshot))
 		if err != nil {
 			return nil, s.undoSnapshot(ctx, snapshot, fmt.Errorf("take a snapshot of volume %s: %w", v.Name, err))
@@ -47,23 +47,27 @@ func (s *Snapshots) Create(ctx context.Context, r requests.Snapshot) (*csi.Creat
 }
 
 // snapshotRecord returns the snapshot's record (the one that an earlier call has written, or a new
-// one) and the volume. The volume is nil if the snapshot is complete already.
+// one) and the volume. The volume is nil if the snapshot is complete already. With an error it returns
+// the record that is written and has to go if the call is not repeated; nil if there is none.
 func (s *Snapshots) snapshotRecord(ctx context.Context, r requests.Snapshot) (*v1alpha1.CacheSnapshot, *v1alpha1.CacheVolume, error) {
 	snapshot, err := s.Get(ctx, r.ID)
 	switch {
 	case errors.Is(err, volumes.ErrNotFound):
 	case err != nil:
 		return nil, nil, err
-	case !snapshot.DeletionTimestamp.IsZero():
+	case !snapshot.DeletionTimestamp.IsZero() && (snapshot.Spec.Volume != r.Volume || snapshot.Spec.Group != nil):
 		return nil, nil, fmt.Errorf("snapshot %s is being deleted: %w", r.ID, volumes.ErrBusy)
+	case !snapshot.DeletionTimestamp.IsZero():
+		return nil, nil, s.goOnDeleting(ctx, "snapshot "+r.ID, snapshot)
 	case snapshot.Spec.Volume != r.Volume:
 		return nil, nil, fmt.Errorf("snapshot %s is of volume %s, not of %s: %w",
 			r.ID, snapshot.Spec.Volume, r.Volume, volumes.ErrDifferent)
 	case snapshot.Spec.Group != nil:
 		return nil, nil, fmt.Errorf("snapshot %s is of group snapshot %s: %w", r.ID, snapshot.Spec.Group.Name, volumes.ErrDifferent)
-	case snapshot.Status.Taken != nil:
+	case isTaken(snapshot):
 		return snapshot, nil, nil
 	}
+	written := err == nil
 	v, missing := s.Volume(ctx, r.Volume)
 	if missing == nil {
 		missing = volumes.Usable(v)
@@ -72,15 +76,15 @@ func (s *Snapshots) snapshotRecord(ctx context.Context, r requests.Snapshot) (*v
 		missing = fmt.Errorf("volume %s is being deleted: %w", r.Volume, volumes.ErrRefused)
 	}
 	if missing != nil {
-		return nil, nil, missing
+		return snapshot, nil, missing // Get returns nil if there is no record
 	}
-	written := err == nil
-	if !written {
-		snapshot = s.newSnapshot(r.ID, v)
+	if written {
+		return snapshot, v, s.notComplete(ctx, snapshot)
 	}
+	snapshot = s.newSnapshot(r.ID, v)
 	unknown := s.notComplete(ctx, snapshot)
-	if written || errors.Is(unknown, volumes.ErrRefused) {
-		return snapshot, v, unknown
+	if unknown != nil && !isRepeated(unknown) {
+		return nil, nil, unknown
 	}
 	if err := s.Cached.Create(ctx, snapshot); err != nil {
 		return nil, nil, fmt.Errorf("write the record of snapshot %s: %w", r.ID, err)
@@ -93,19 +97,28 @@ func (s *Snapshots) snapshotRecord(ctx context.Context, r requests.Snapshot) (*v
 // has left. csi-snapshotter repeats a call within minutes.
 const leftFor = time.Hour
 
-// notComplete refuses to replace or remove a snapshot that Ceph has had for longer than interrupted calls leave one: it is
-// complete, and its record was set back, for example by restoring an old etcd.
+// notComplete refuses to replace a snapshot that is complete.
 func (s *Snapshots) notComplete(ctx context.Context, snapshot *v1alpha1.CacheSnapshot) error {
+	since, err := s.completeSince(ctx, snapshot)
+	if err != nil || since.IsZero() {
+		return err
+	}
+	return fmt.Errorf("snapshot %s is in Ceph since %s, and the record does not know that: it was set back. Nothing is replaced. Rename "+
+		"or remove Ceph's snapshot: docs/restore-etcd.md: %w", volumes.SnapshotOf(snapshot), since.UTC().Format(time.RFC3339), volumes.ErrRefused)
+}
+
+// completeSince returns when Ceph took a snapshot that it has had for longer than interrupted calls leave one: it is complete, and
+// its record was set back, for example by restoring an old etcd. It returns the zero time for any other.
+func (s *Snapshots) completeSince(ctx context.Context, snapshot *v1alpha1.CacheSnapshot) (time.Time, error) {
 	ref := volumes.SnapshotOf(snapshot)
 	at, err := s.Images.SnapshotTime(ctx, ref)
 	if err != nil {
-		return fmt.Errorf("look for snapshot %s: %w", ref, err)
+		return time.Time{}, fmt.Errorf("look for snapshot %s: %w", ref, err)
 	}
 	if at.IsZero() || s.Now().Sub(at) < leftFor {
-		return nil
+		return time.Time{}, nil
 	}
-	return fmt.Errorf("snapshot %s is in Ceph since %s, and the record does not know that: it was set back. Nothing is replaced. Rename "+
-		"or remove Ceph's snapshot: docs/restore-etcd.md: %w", ref, at.UTC().Format(time.RFC3339), volumes.ErrRefused)
+	return at, nil
 }
 
 // newSnapshot is the record of a volume's snapshot before it is written.
@@ -124,16 +137,45 @@ func takenStatus(at metav1.Time, sizeBytes int64) v1alpha1.CacheSnapshotStatus {
 	}
 }
 
-// undoSnapshot removes what was begun if csi-snapshotter will not repeat the call: it deletes only
+// undoSnapshot removes what was begun, if anything was, and csi-snapshotter will not repeat the call: it deletes only
 // snapshots whose id it has learned.
 func (s *Snapshots) undoSnapshot(ctx context.Context, snapshot *v1alpha1.CacheSnapshot, cause error) error {
-	if isRepeated(cause) || errors.Is(s.notComplete(ctx, snapshot), volumes.ErrRefused) {
+	if snapshot == nil || isRepeated(cause) {
 		return cause
 	}
-	if err := s.Delete(ctx, snapshot); err != nil {
+	if err := s.takeBack(ctx, snapshot); err != nil {
 		return fmt.Errorf("%w: %s; and what was begun could not be taken back: %s", volumes.ErrUnavailable, cause.Error(), err.Error())
 	}
 	return cause
+}
+
+// takeBack removes the record of a snapshot that does not say that it is taken, and what Ceph has of it. If that is complete, it stays
+// in Ceph, and no later call takes it for its own, or replaces it.
+func (s *Snapshots) takeBack(ctx context.Context, snapshot *v1alpha1.CacheSnapshot) error {
+	since, err := s.completeSince(ctx, snapshot)
+	switch {
+	case err != nil:
+		return err
+	case since.IsZero():
+		return s.Delete(ctx, snapshot)
+	}
+	if err := s.markSnapshot(ctx, snapshot); err != nil {
+		return err
+	}
+	return s.removeRecord(ctx, snapshot)
+}
+
+// goOnDeleting refuses to take snapshots that are being deleted. If they are not taken, an earlier call could not take
+// them back in one go. csi-snapshotter deletes what it knows, and these it does not know, so their removal goes on here.
+func (s *Snapshots) goOnDeleting(ctx context.Context, what string, snapshots ...*v1alpha1.CacheSnapshot) error {
+	if !slices.ContainsFunc(snapshots, isTaken) {
+		for _, snapshot := range snapshots {
+			if err := s.takeBack(ctx, snapshot); err != nil {
+				return fmt.Errorf("%s is being deleted: %w: %s", what, volumes.ErrUnavailable, err.Error())
+			}
+		}
+	}
+	return fmt.Errorf("%s is being deleted: %w", what, volumes.ErrBusy)
 }
 
 // isRepeated reports whether csi-snapshotter repeats a call that failed so until it knows how the call
@@ -167,6 +209,11 @@ func (s *Snapshots) Delete(ctx context.Context, snapshot *v1alpha1.CacheSnapshot
 	if err := s.deleteKept(ctx, snapshot); err != nil {
 		return err
 	}
+	return s.removeRecord(ctx, snapshot)
+}
+
+// removeRecord removes the record of a snapshot that is marked as deleted.
+func (s *Snapshots) removeRecord(ctx context.Context, snapshot *v1alpha1.CacheSnapshot) error {
 	if err := finalizers.Remove(ctx, s.Cached, snapshot); err != nil {
 		return fmt.Errorf("remove the record of snapshot %s: %w", snapshot.Name, err)
 	}
