@@ -15,6 +15,9 @@ type Death struct{ Reason string }
 type Detachment struct {
 	// Gone means that the node does not have the volume: do nothing.
 	Gone bool
+	// GiveBack means that the node keeps the volume, in an attachment of its own, only to write its cache back: the
+	// pod got it where that was under way, and has not used it. The other fields mean nothing then.
+	GiveBack bool
 	// Fence means that the node's Ceph client goes onto the blocklist first, because nobody can
 	// wait for the node.
 	Fence bool
@@ -31,10 +34,14 @@ type Detachment struct {
 // that has unstaged has no device any more and loses the volume at once. A node that Kubernetes has
 // given up is fenced, whether it is dead or only cut off; nobody waits for it. A node that has
 // lost its replica is fenced, too. csi-controller itself attaches a volume to write its cache back.
-// That attachment belongs to no pod: only EndFlush ends it. Errors wrap ErrRefused or ErrUnreachable.
+// That attachment belongs to no pod: only EndFlush ends it. A pod that got the volume there and has not
+// used it gives it back. Errors wrap ErrRefused or ErrUnreachable.
 func Detach(v *v1alpha1.CacheVolume, node string, holder Report, death Death) (Detachment, error) {
 	if v.Status.AttachedNode == "" || v.Status.AttachedNode != node || v.Status.FlushAttached() {
 		return Detachment{Gone: true}, nil
+	}
+	if death.Reason == "" && unused(v, holder) {
+		return Detachment{GiveBack: true}, nil
 	}
 	d, err := takeFrom(v, node, holder, death)
 	d.Clean = d.Clean && (InCeph(v) || !mayBeElsewhere(v, node))

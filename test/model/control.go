@@ -125,6 +125,9 @@ func (m *Model) beginUnpublish(n *state, h uint8, dead bool) bool {
 	if !ok || plan.Gone || !dead && !m.unstaged(&n.host[h]) {
 		return false
 	}
+	if plan.GiveBack {
+		return m.beginGiveBack(n, h)
+	}
 	c := controller{op: opUnpublish, node: h, lost: h, fence: plan.Fence, comes: m.comes(plan), clean: plan.Clean, pc: unpublishDetach}
 	c.given = dead && m.has(Late)
 	if !m.on(CleanReadBeforeAuthorityCeph) {
@@ -225,6 +228,9 @@ func (m *Model) advance(s *state) bool {
 			if relay && !m.on(ResizedAfterDrop) {
 				r.resize()
 			}
+			if r.began = 0; r.flush {
+				r.began = r.epoch
+			}
 			r.attached, r.client, r.fencedNow, r.comingNow, r.flush, r.claim, r.uncached = node, 0, 0, 0, false, false, false
 			r.epoch++
 		})
@@ -286,13 +292,17 @@ func (m *Model) advanceUnpublish(s *state) bool {
 		return m.repair(s)
 	case transferPrepare, transferRecord, transferClear, transferCleared, transferPlace:
 		return m.transfer(s)
+	case unpublishBack:
+		done := m.giveBack(s)
+		s.ctl = controller{}
+		return done
 	case unpublishDetach:
 		clean, coming := c.clean, s.comesLater([hosts + 1]set{})
 		done := m.swap(s, func(r *record) {
 			if coming {
 				r.expect(s.ctl.lost)
 			}
-			r.attached, r.client, r.flush, r.claim, r.uncached = nobody, 0, false, false, false
+			r.attached, r.client, r.flush, r.began, r.claim, r.uncached = nobody, 0, false, 0, false, false
 			r.inCache = r.inCache && !clean
 		})
 		s.truthful()

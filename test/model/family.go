@@ -30,6 +30,7 @@ const (
 	Late                         // maps come late, and write back before anybody asks whether they may be used
 	Detached                     // dirty volumes that no pod has are written back, also for no pod
 	Trimming                     // volumes that nobody has are trimmed by a host without a copy
+	GivenBack                    // a pod gets a volume where it is being written back, and is gone before it is staged
 	Seconds                      // the power fails in the seconds in which nobody has counted what only the peer has
 )
 

@@ -98,7 +98,7 @@ func (m *Model) advanceFlush(s *state) bool {
 	case flushAttach:
 		c.pc = m.flushFrom()
 		return m.swap(s, func(r *record) {
-			r.attached, r.client, r.fencedNow, r.comingNow, r.flush, r.claim = s.ctl.node, 0, 0, 0, true, false
+			r.attached, r.client, r.fencedNow, r.comingNow, r.flush, r.began, r.claim = s.ctl.node, 0, 0, 0, true, 0, false
 			r.epoch++
 		})
 	case flushAbandon:
@@ -155,6 +155,28 @@ func (m *Model) connectToFlush(s *state, h uint8) bool {
 	}
 	n.device, n.unused = true, true
 	return true
+}
+
+// beginGiveBack is ControllerUnpublish where the pod has not used what it got while it was being written back.
+func (m *Model) beginGiveBack(n *state, h uint8) bool {
+	if m.overruled(n) || n.rec.epoch >= m.Bounds.Epochs {
+		return false
+	}
+	for _, seen := range m.reports(n) {
+		if seen.epoch > n.rec.epoch && m.on(NoLaterKnown) {
+			return false
+		}
+	}
+	n.ctl = controller{op: opUnpublish, node: h, pc: unpublishBack}
+	return true
+}
+
+// giveBack makes the attachment the controller's own again.
+func (m *Model) giveBack(s *state) bool {
+	return m.swap(s, func(r *record) {
+		r.fencedNow, r.comingNow, r.flush, r.began, r.claim = 0, 0, true, 0, false
+		r.epoch++
+	})
 }
 
 // endFlush reads the record again and takes the volume from the node that has written back, or could

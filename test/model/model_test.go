@@ -41,6 +41,8 @@ var worlds = []struct {
 	{"hosts outside the group", Bounds{Writes: 2, Epochs: 3, Faults: 2, With: Outside | Power | Storage | Crashes | Doubles}, 15, 9},
 	{"written back without a pod", Bounds{Writes: 2, Epochs: 3, Faults: 2, With: Detached | Power | Links | Crashes | Spares}, 14, 9},
 	{"written back without a pod, drained and restored", Bounds{Writes: 2, Epochs: 3, Faults: 2, With: Detached | SetBack | Draining | Control}, 13, 9},
+	{"pods that are gone before they are staged",
+		Bounds{Writes: 2, Epochs: 5, Faults: 2, With: GivenBack | Detached | Power | Links | Control | Crashes}, 13, 9},
 	{"trims", Bounds{Writes: 3, Epochs: 4, Faults: 3, With: Trimming | Power | Control | Storage | Crashes | Spares}, 18, 9},
 	{"trims on hosts of one name, and restored records", Bounds{Writes: 2, Epochs: 3, Faults: 2, With: Trimming | Doubles | SetBack | Power}, 19, 10},
 	{"machines of one name", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Doubles | Draining | Power | Links | Spares}, 13, 9},

@@ -8,7 +8,7 @@ func (m *Model) isOutsider(h uint8) bool { return m.has(Outside) && h == outside
 func (m *Model) publishOutside(s *state) bool {
 	c := s.ctl
 	done := c.held || m.swap(s, func(r *record) {
-		r.attached, r.client, r.fencedNow, r.comingNow, r.flush, r.claim, r.uncached = c.node, 0, 0, 0, false, false, true
+		r.attached, r.client, r.fencedNow, r.comingNow, r.flush, r.began, r.claim, r.uncached = c.node, 0, 0, 0, false, 0, false, true
 		r.epoch++
 		if r.inCache = false; m.on(OutsideOutdatesAll) {
 			r.outdated = r.replicas

@@ -127,7 +127,7 @@ func (r *record) volume() *v1alpha1.CacheVolume {
 	if r.inCache {
 		v.Status.Authority = v1alpha1.AuthorityCache
 	}
-	if r.flush {
+	if v.Status.FlushEpoch = int64(r.began); r.flush {
 		v.Status.FlushEpoch = v.Status.Epoch
 	}
 	if r.attached != nobody {

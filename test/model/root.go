@@ -21,6 +21,9 @@ func (m *Model) roots() []root {
 			{"a volume that nobody has, dirty on n1 and n2", dirtyBefore()},
 		}
 	}
+	if m.has(GivenBack) {
+		return []root{{"a volume that is dirty on n1 and n2, and that n1 writes back", beingWrittenBack()}}
+	}
 	if m.has(Late) {
 		return []root{{"a volume that is published to n1 and dirty; n1 is cut off while it connects", published()}}
 	}
@@ -130,6 +133,16 @@ func bothDirty() state {
 	n1.primary, n1.device, n1.client, n1.given, n1.upToDate, n1.wasPrimary, n1.up = false, false, 0, 0, false, true, false
 	n1.dirty, n2.dirty = 1, 1
 	s.disconnect(pair(0, 1))
+	return s
+}
+
+// beingWrittenBack is a volume that no pod has, dirty on n1 and n2. n1 has its device to write it back.
+func beingWrittenBack() state {
+	s := begun()
+	s.rec.epoch, s.rec.client, s.rec.flush = 2, 0, true
+	s.acked, s.last = 1, 1
+	n1, n2 := &s.host[0], &s.host[1]
+	n1.tag, n1.given, n1.unused, n1.dirty, n2.dirty = 2, 0, true, 1, 1
 	return s
 }
 

@@ -36,8 +36,9 @@ type record struct {
 	epoch     uint8
 	replicas  set
 	outdated  set
-	inCache   bool // authority
-	flush     bool // the attachment is the controller's own, to have the cache written back
+	inCache   bool  // authority
+	flush     bool  // the attachment is the controller's own, to have the cache written back
+	began     uint8 // the write-back on whose device the attachment of a pod began; 0: none
 	client    uint8
 	fenced    [hosts + 1]set // clients on record as fenced, by their host; the last are those of whom nobody knows it
 	fencedNow set            // those of the running epoch

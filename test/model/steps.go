@@ -19,6 +19,7 @@ const (
 	publishAbandon
 	flushAbandon
 	unpublishReplace
+	unpublishBack
 	drainClaim
 	drainTurn
 	drainRecord
@@ -58,6 +59,7 @@ var stepTexts = map[uint8]string{
 	publishAbandon:   "earlier holders that were fenced give their devices up",
 	flushAbandon:     "earlier holders that were fenced give their devices up",
 	unpublishReplace: "entries that ended too early are added anew",
+	unpublishBack:    "the record says that it is written back for nobody again",
 	drainClaim:       "the record says that the volume is to write through",
 	drainTurn:        "the device writes through",
 	drainRecord:      "the record says that the truth is in Ceph, and stays there",

@@ -114,15 +114,21 @@ func TestADetachedVolumeWaitsForAHostWithACurrentCopy(t *testing.T) {
 	w.until("v")
 }
 
-// A pod whose attachment had it written back is gone: nobody else ends that.
+// A pod whose attachment had it written back is gone: nobody else ends that, also where repair is off.
 func TestAWriteBackThatNobodyWaitsForIsFinished(t *testing.T) {
-	w := newWorld(t, "v")
-	w.leave("v", 4096)
-	w.record("v", func(v *v1alpha1.CacheVolume) {
-		v.Status.AttachedNode, v.Status.Epoch, v.Status.FlushEpoch = "n2", 2, 2
-	})
-	if v := w.until("v"); v.Status.Epoch != 2 {
-		t.Errorf("%+v", v.Status)
+	for name, after := range map[string]time.Duration{"repair is on": time.Minute, "repair is off": 0} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "v")
+			w.policy.After = after
+			w.restart()
+			w.leave("v", 4096)
+			w.record("v", func(v *v1alpha1.CacheVolume) {
+				v.Status.AttachedNode, v.Status.Epoch, v.Status.FlushEpoch = "n2", 2, 2
+			})
+			if v := w.until("v"); v.Status.Epoch != 2 {
+				t.Errorf("%+v", v.Status)
+			}
+		})
 	}
 }
 

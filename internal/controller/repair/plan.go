@@ -37,7 +37,7 @@ const (
 // Policy says when and how repairs are made.
 type Policy struct {
 	// After is how long a host must be gone, or a copy without a link, before the copy is replaced. 0:
-	// only what somebody asks for is repaired.
+	// only what somebody asks for is repaired. A write-back that was begun is finished in any case.
 	After time.Duration
 	// Drain makes the volume write through while it has one copy.
 	Drain bool
@@ -135,11 +135,12 @@ func withoutPod(v *v1alpha1.CacheVolume, seen Seen, policy Policy) Step {
 	switch {
 	case v.Status.Phase != v1alpha1.VolumeReady || !v.DeletionTimestamp.IsZero() || v.BeingReleased():
 		return Step{} // who makes, deletes or releases it, writes it back
+	case begun:
+		// Also one that somebody else has begun, and that nobody waits for any more. It replaces nothing, and
+		// nobody else ends it: so it does not matter whether repairs are on.
+		step.Reason = fmt.Sprintf("node %s writes it back, and no pod has it", step.Holder)
 	case policy.After == 0 && !seen.Asked:
 		return Step{}
-	case begun:
-		// Also one that somebody else has begun, and that nobody waits for any more.
-		step.Reason = fmt.Sprintf("node %s writes it back, and no pod has it", step.Holder)
 	case !seen.Proven || len(authority.Current(v)) == 0:
 		return Step{}
 	case seen.Stuck != "":

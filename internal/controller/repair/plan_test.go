@@ -351,7 +351,7 @@ func TestJudgeOfAVolumeWithoutAPod(t *testing.T) {
 		{"a repair is on record, and it is being written back", but(flushing, begun), asked, nil, nil, End, "the attachment it was for is over"},
 
 		{"off", left, asked, nil, off, Nothing, ""},
-		{"off, and begun", flushing, asked, nil, off, Nothing, ""},
+		{"off, and begun", flushing, asked, nil, off, Flush, "node n1 writes it back"},
 		{"off, and asked for", left, asked, wants, off, Flush, ""},
 		{"asked for, and both copies are there", whole, asked, wants, nil, Nothing, ""},
 		{"a pause holds up what replaces a copy, and this does not", left, asked, paused, nil, Flush, ""},

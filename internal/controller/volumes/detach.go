@@ -14,7 +14,8 @@ import (
 )
 
 // TakeFrom takes the volume from a node, in the way that decide chooses after it has seen what the
-// node reports. It does nothing if the node does not have the volume.
+// node reports. It does nothing if the node does not have the volume. Without an error the node may still
+// have it, to write it back for nobody.
 func (s *Steps) TakeFrom(
 	ctx context.Context, v *v1alpha1.CacheVolume, node string,
 	decide func(authority.Report, authority.Death) (authority.Detachment, error),
@@ -32,6 +33,8 @@ func (s *Steps) TakeFrom(
 		return err
 	}
 	switch {
+	case plan.GiveBack:
+		return s.giveBack(ctx, v, node)
 	case plan.Fence:
 		if err := s.fence(ctx, v, node, plan.Reason, plan.MayCome); err != nil {
 			return err

@@ -118,6 +118,9 @@ func (s *Attacher) claim(ctx context.Context, v *v1alpha1.CacheVolume, plan auth
 	if err := s.FenceAgain(ctx, v); err != nil {
 		return err
 	}
+	if !v.Status.FlushAttached() {
+		v.Status.FlushEpoch = 0 // else it says that the attachment begins on the device of a write-back
+	}
 	v.Status.AttachedNode, v.Status.Epoch, v.Status.ClientAddress = node, plan.Epoch, ""
 	v.Status.WriteThrough, v.Status.Uncached = nil, nil
 	v.Status.Outdated = append(v.Status.Outdated, plan.Strangers...)

@@ -8,7 +8,8 @@ import (
 )
 
 // Unpublish takes the volume from a node. A node that has unstaged leaves a clean cache, and the
-// truth is in Ceph again. A node that Kubernetes has given up is fenced; nobody waits for it.
+// truth is in Ceph again. A node that Kubernetes has given up is fenced; nobody waits for it. If the pod
+// got the volume where it was being written back, and is gone before it was staged, that goes on.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#controllerunpublishvolume
 func (s *Attacher) Unpublish(ctx context.Context, v *v1alpha1.CacheVolume, node string) error {

@@ -2,13 +2,17 @@ package attachment_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/test/csitest"
 )
 
@@ -190,5 +194,144 @@ func TestDeletingGoesOnWithTheFlush(t *testing.T) {
 	csitest.Must(t, w.Delete("pvc-1"))
 	if w.Host(survivor).Has(csitest.Ref(v)) {
 		t.Errorf("%s still has its replica", survivor)
+	}
+}
+
+// givenBack is a volume that a pod got where it was being written back. The pod is gone, and nobody has staged it.
+func (w *world) givenBack(id string) (v *v1alpha1.CacheVolume, survivor, third string) {
+	w.T.Helper()
+	v, _, survivor, third = w.PowerLoss(id)
+	w.Host(survivor).FlushAtMost(1)
+	_, err := w.Publish(id, third)
+	csitest.Wants(w.T, err, codes.Aborted)
+	_, err = w.Publish(id, survivor)
+	csitest.Must(w.T, err)
+	csitest.Must(w.T, w.Unpublish(id, survivor))
+	return v, survivor, third
+}
+
+func TestAPodThatIsGoneBeforeItStagedGivesTheVolumeBackToTheWriteBack(t *testing.T) {
+	w := newWorld(t)
+	v, survivor, third := w.givenBack("pvc-1")
+	s := w.Volume("pvc-1").Status
+	if !s.FlushAttached() || s.AttachedNode != survivor || s.Epoch != 4 || s.Authority != v1alpha1.AuthorityCache {
+		t.Fatalf("status %+v", s)
+	}
+	csitest.Must(t, w.Unpublish("pvc-1", survivor)) // the answer may have been lost
+	if now := w.Volume("pvc-1").Status; now.Epoch != 4 {
+		t.Errorf("it is given back twice: %+v", now)
+	}
+	w.Restart()
+	w.Host(survivor).FlushAtMost(0)
+	_, err := w.Publish("pvc-1", third)
+	csitest.Must(t, err)
+	if s := w.Volume("pvc-1").Status; s.AttachedNode != third || s.FlushAttached() || s.Epoch != 5 {
+		t.Errorf("status %+v", s)
+	}
+	if epoch, connected := w.Host(survivor).Connected(csitest.Ref(v)); connected {
+		t.Errorf("%s still has the device, epoch %d", survivor, epoch)
+	}
+}
+
+// NodeStage of the pod's attachment has read the record before it was given back.
+func TestAStageThatComesAfterItWasGivenBackIsRefused(t *testing.T) {
+	w := newWorld(t)
+	v, survivor, third := w.givenBack("pvc-1")
+	now := w.Volume("pvc-1")
+	if err := authority.MayStage(now, survivor, 3); !errors.Is(err, authority.ErrRefused) {
+		t.Errorf("csi-node may stage it: %v", err)
+	}
+	_, err := w.Publish("pvc-1", third) // goes on with the write-back
+	csitest.Wants(t, err, codes.Aborted, survivor)
+	late := cachevolume.ConnectRequest(now)
+	late.Epoch = 3
+	err = w.Hosts().DevConnect(t.Context(), survivor, now.Status.HostID(survivor), late)
+	if problem, is := errors.AsType[*escache.Problem](err); !is || problem.Code != escache.CodeStaleEpoch {
+		t.Errorf("escached connects it: %v", err)
+	}
+	if epoch, _ := w.Host(survivor).Connected(csitest.Ref(v)); epoch != 4 {
+		t.Errorf("the device is of epoch %d", epoch)
+	}
+}
+
+func TestAPodMayComeBackAfterItWasGivenBack(t *testing.T) {
+	w := newWorld(t)
+	_, survivor, third := w.givenBack("pvc-1")
+	out, err := w.Publish("pvc-1", survivor)
+	csitest.Must(t, err)
+	if out[v1alpha1.PublishContextEpoch] != "5" {
+		t.Errorf("publish context %v", out)
+	}
+	csitest.Must(t, w.Unpublish("pvc-1", survivor))
+	w.Host(survivor).FlushAtMost(0)
+	_, err = w.Publish("pvc-1", third)
+	csitest.Must(t, err)
+}
+
+func TestAStagedVolumeIsNotGivenBack(t *testing.T) {
+	w := newWorld(t)
+	v, _, survivor, third := w.PowerLoss("pvc-1")
+	w.Host(survivor).FlushAtMost(1)
+	_, err := w.Publish("pvc-1", third)
+	csitest.Wants(t, err, codes.Aborted)
+	_, err = w.Publish("pvc-1", survivor)
+	csitest.Must(t, err)
+	now := w.Volume("pvc-1")
+	csitest.Must(t, w.Hosts().DevConnect(t.Context(), survivor, now.Status.HostID(survivor), cachevolume.ConnectRequest(now)))
+	csitest.Wants(t, w.Unpublish("pvc-1", survivor), codes.FailedPrecondition, "unstaged there first")
+	if s := w.Volume("pvc-1").Status; s.FlushAttached() || s.Epoch != 3 {
+		t.Errorf("status %+v", s)
+	}
+	if epoch, connected := w.Host(survivor).Connected(csitest.Ref(v)); !connected || epoch != 3 {
+		t.Errorf("connected %v with epoch %d", connected, epoch)
+	}
+}
+
+// The number of the next attachment may have been given before the record was set back.
+func TestNothingIsGivenBackByARecordThatWasSetBack(t *testing.T) {
+	w := newWorld(t)
+	v, _, survivor, third := w.PowerLoss("pvc-1")
+	w.Host(survivor).FlushAtMost(1)
+	_, err := w.Publish("pvc-1", third)
+	csitest.Wants(t, err, codes.Aborted)
+	_, err = w.Publish("pvc-1", survivor)
+	csitest.Must(t, err)
+	old := w.Volume("pvc-1")
+	csitest.Must(t, w.Unpublish("pvc-1", survivor))
+	_, err = w.Publish("pvc-1", survivor) // notes epoch 5 in the image
+	csitest.Must(t, err)
+	w.SetBack(old)
+	err = w.Unpublish("pvc-1", survivor)
+	csitest.Wants(t, err, codes.FailedPrecondition, "epoch 5")
+	if s := w.Volume("pvc-1").Status; s.Epoch != 3 || s.FlushAttached() {
+		t.Errorf("status %+v", s)
+	}
+	if epoch, connected := w.Host(survivor).Connected(csitest.Ref(v)); !connected || epoch != 2 {
+		t.Errorf("connected %v with epoch %d", connected, epoch)
+	}
+}
+
+func TestDeletingGoesOnWithWhatWasGivenBack(t *testing.T) {
+	w := newWorld(t)
+	v, survivor, _ := w.givenBack("pvc-1")
+	w.Host(survivor).FlushAtMost(0)
+	csitest.Must(t, w.Delete("pvc-1"))
+	if w.Host(survivor).Has(csitest.Ref(v)) {
+		t.Errorf("%s still has its replica", survivor)
+	}
+}
+
+// A discard ends an attachment, too. What comes after it began nowhere where the volume was being written back.
+func TestAnAttachmentAfterADiscardIsNotTakenForOneThatBeganInAWriteBack(t *testing.T) {
+	w := newWorld(t)
+	w.Create("pvc-1")
+	v := w.Volume("pvc-1")
+	v.Status.FlushEpoch = 1
+	v.Status.Epoch = 1
+	csitest.Must(t, w.API.Status().Update(t.Context(), v))
+	_, err := w.Publish("pvc-1", v.Spec.Replicas[0])
+	csitest.Must(t, err)
+	if s := w.Volume("pvc-1").Status; s.Epoch != 2 || s.FlushEpoch != 0 {
+		t.Errorf("status %+v", s)
 	}
 }
