@@ -1,6 +1,8 @@
 package node
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -56,17 +58,19 @@ func TestARepeatedStageIsNotFinalWhileTheDeviceOfTheFirstIsThere(t *testing.T) {
 		sentence string // the reason of the failed call comes first
 		stays    bool
 	}{
-		"outdated since": {outdatedHere, codes.FailedPrecondition, "refused: the replica of volume v on this node is on record as outdated", false},
-		"detached since": {func(h *host) { h.volumes["v"].Status.AttachedNode = "" }, codes.FailedPrecondition, "refused: volume v is attached to no node", false},
+		"outdated since": {outdatedHere, codes.FailedPrecondition, "refused: the replica of volume v on this node is on record as", false},
+		"detached since": {func(h *host) { h.volumes["v"].Status.AttachedNode = "" }, codes.FailedPrecondition,
+			"refused: volume v is attached to no node", false},
 		"refused by escached": {func(h *host) {
 			h.failures["connect"] = &escache.Problem{Code: escache.CodeImageInUse, Detail: "client 4711 has it"}
 		}, codes.FailedPrecondition, "connect the cache of volume v: ", false},
-		"the API server starts": {func(h *host) { h.failures["read"] = kube.ErrForbidden }, codes.Unavailable, "the Kubernetes API does not allow it", true},
+		"the API server starts": {func(h *host) { h.failures["read"] = kube.ErrForbidden }, codes.Unavailable,
+			"the Kubernetes API does not allow it", true},
 		"the API server does not answer": {func(h *host) { h.failures["read"] = kube.ErrUnavailable }, codes.Unavailable,
 			"the Kubernetes API does not answer", true},
 		"the record is refused": {func(h *host) {
-			h.failures["read"] = &escache.Problem{Code: escache.CodeInternal, Detail: "as any other error"}
-		}, codes.Unavailable, "", true},
+			h.failures["read"] = errors.New("the Kubernetes API refuses (400)")
+		}, codes.Unavailable, "the Kubernetes API refuses (400)", true},
 		"escached does not say what it has": {func(h *host) {
 			h.failures["status"] = &escache.Problem{Code: escache.CodeInternal, Detail: "no status"}
 		}, codes.Unavailable, "status of volume v: ", true},
@@ -307,8 +311,38 @@ func TestAnOlderEscachedHasNothingToUnmap(t *testing.T) {
 	h := reading()
 	h.failures["map"] = &escache.Problem{Code: escache.CodeUnknownPath, Detail: "no such path"}
 	h.failures["unmap"] = h.failures["map"]
-	request := stageOf("r", t.TempDir(), readerCapability())
-	if _, err := h.service().NodeStageVolume(t.Context(), request); Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "upgrade") {
+	_, err := h.service().NodeStageVolume(t.Context(), stageOf("r", t.TempDir(), readerCapability()))
+	if Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "upgrade") {
+		t.Errorf("%s: %v", Code(err), err)
+	}
+}
+
+// leftMap is a host whose escached was killed after it had mapped the image, and before it had stored the epoch.
+type leftMap struct{ *host }
+
+func (l leftMap) VolumeStatus(ctx context.Context, ref escache.VolumeRef) (*escache.VolumeStatus, error) {
+	s, err := l.host.VolumeStatus(ctx, ref)
+	if err == nil {
+		s.ClientAddress = "10.0.0.1:0/7"
+	}
+	return s, err
+}
+
+func TestARepeatedStageThatFailsUnmapsWhatWasOnlyMapped(t *testing.T) {
+	h := newHost()
+	h.attached("v")
+	outdatedHere(h)
+	s := h.service()
+	s.Cache = leftMap{h}
+	stage := func() error {
+		_, err := s.NodeStageVolume(t.Context(), stageOf("v", t.TempDir(), blockCapability()))
+		return err
+	}
+	if err := stage(); Code(err) != codes.FailedPrecondition || !slices.Contains(h.did, "stop") || h.status("v").Epoch >= 3 {
+		t.Errorf("%v; did %q in epoch %d", err, h.did, h.status("v").Epoch)
+	}
+	h.failures["stop"] = &escache.Problem{Code: escache.CodeStuck, Detail: "rbd unmap hangs"}
+	if err := stage(); IsFinal(Code(err)) {
 		t.Errorf("%s: %v", Code(err), err)
 	}
 }
