@@ -55,7 +55,9 @@ func Code(err error) codes.Code {
 		errs []error
 	}{
 		{codes.Unavailable, []error{
-			ErrUndone, ErrFrozen, ErrUnavailable, command.ErrStuck, kube.ErrUnavailable, escacheclient.ErrUnreachable, escacheclient.ErrTLS,
+			ErrUndone, ErrFrozen, ErrUnavailable, command.ErrStuck, escacheclient.ErrUnreachable, escacheclient.ErrTLS,
+			kube.ErrUnavailable,
+			kube.ErrForbidden, // an API server that starts also says that, and an administrator can change it
 		}},
 		{codes.DeadlineExceeded, []error{ErrNotClean, command.ErrTimeout, escacheclient.ErrTimeout, context.DeadlineExceeded}},
 		{codes.Canceled, []error{context.Canceled}},

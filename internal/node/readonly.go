@@ -9,6 +9,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	fs "github.com/escache/escache-csi/internal/node/filesystem"
+	"github.com/escache/escache-csi/internal/node/kube"
 	"github.com/escache/escache-csi/internal/node/mounts"
 )
 
@@ -20,7 +21,7 @@ import (
 func (s *Service) stageReadOnly(ctx context.Context, r stageRequest) error {
 	device, err := s.mapHere(ctx, r.volume, r.block)
 	if err != nil {
-		return err
+		return s.undoEarlierMap(ctx, r, err)
 	}
 	crashpoint.Reach("node_stage/read_only_mapped")
 	if err := s.mountReadOnly(ctx, r, device); err != nil {
@@ -102,6 +103,43 @@ func (s *Service) undoMap(ctx context.Context, volume, device string, cause erro
 		return fmt.Errorf("%w; the mapped image %w: %w", cause, ErrUndone, err)
 	}
 	return cause
+}
+
+// undoEarlierMap is undoMap for a call that fails before it has mapped the image. An earlier call may have
+// mapped it, and ended with an error that was not final. Nobody says here which device it has, so escached
+// has to refuse if a pod uses it.
+func (s *Service) undoEarlierMap(ctx context.Context, r stageRequest, cause error) error {
+	if !IsFinal(Code(cause)) {
+		return cause
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	defer cancel()
+	v, err := s.Kube.ReadOnlyVolume(ctx, r.volume)
+	if errors.Is(err, kube.ErrNotFound) {
+		return cause // its finalizer keeps the object until all images are gone
+	}
+	if err == nil {
+		err = s.unmapUnused(ctx, v, r.path)
+	}
+	if err != nil {
+		return fmt.Errorf("%w; what an earlier call may have mapped %w: %w", cause, ErrUndone, err)
+	}
+	return cause
+}
+
+func (s *Service) unmapUnused(ctx context.Context, v *v1alpha1.ReadOnlyVolume, path string) error {
+	table, err := s.Mounter.Table()
+	if err != nil {
+		return err
+	}
+	if mounts.At(table, path) != nil {
+		return fmt.Errorf("%w at %s", errInUse, path)
+	}
+	err = s.Cache.Unmap(ctx, s.refOf(v))
+	if problem := new(escache.Problem); errors.As(err, &problem) && problem.Code == escache.CodeUnknownPath {
+		return nil // an older escached, which maps no such image either
+	}
+	return err
 }
 
 // unstageReadOnly unmounts a read-only volume and unmaps its image. The image's name follows from the

@@ -19,7 +19,6 @@ import (
 	fs "github.com/escache/escache-csi/internal/node/filesystem"
 	"github.com/escache/escache-csi/internal/node/health"
 	"github.com/escache/escache-csi/internal/node/kube"
-	"github.com/escache/escache-csi/internal/node/mounts"
 	"github.com/escache/escache-csi/internal/traces"
 )
 
@@ -33,15 +32,15 @@ func (s *Service) stage(ctx context.Context, r stageRequest) error {
 	read := func(ctx context.Context) (*v1alpha1.CacheVolume, error) { return s.attached(ctx, r.volume, r.epoch) }
 	v, err := read(ctx)
 	if err != nil {
-		return err
+		return s.undoEarlier(ctx, r, err)
 	}
 	if v, err = s.compared(ctx, v, read); err != nil {
-		return err
+		return s.undoEarlier(ctx, r, err)
 	}
 	crashpoint.Reach("node_stage/compared")
 	connected, err := s.Cache.DevConnect(ctx, cachevolume.ConnectRequest(v))
 	if err != nil {
-		return fmt.Errorf("connect the cache of volume %s: %w", r.volume, err)
+		return s.undoEarlier(ctx, r, fmt.Errorf("connect the cache of volume %s: %w", r.volume, err))
 	}
 	crashpoint.Reach("node_stage/connected")
 	if s.Connected != nil {
@@ -248,28 +247,6 @@ func (s *Service) writeFilesystemRecord(ctx context.Context, v *v1alpha1.CacheVo
 	return nil, err
 }
 
-// undoTime bounds stopping the device after a failed NodeStageVolume. It applies even if the call's
-// own time is up.
-const undoTime = 30 * time.Second
-
-// undo stops the device again if the kubelet takes the error as final, because it then calls no
-// NodeUnstageVolume. If the device cannot be stopped now, undo returns an error that is not final.
-func (s *Service) undo(ctx context.Context, v *v1alpha1.CacheVolume, cause error) error {
-	if !IsFinal(Code(cause)) {
-		return cause
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
-	defer cancel()
-	used, err := s.inUse(ctx, v)
-	if err == nil && !used {
-		err = s.flushAndStop(ctx, v, v.Status.Epoch, undoTime/2)
-	}
-	if err != nil {
-		return fmt.Errorf("%w; the connected device %w: %w", cause, ErrUndone, err)
-	}
-	return cause
-}
-
 // deviceOf returns the path of a volume's device, or "" if it is not connected. For an image that is to be mapped without a
 // cache, escached also names the device before there is one. Until then the link there may be an old one, to a device of
 // which the kernel has given the number to another image.
@@ -278,19 +255,4 @@ func deviceOf(status *escache.VolumeStatus) string {
 		return ""
 	}
 	return status.Device
-}
-
-// inUse reports whether the volume's device is mounted anywhere, which means that an earlier call
-// has staged it.
-func (s *Service) inUse(ctx context.Context, v *v1alpha1.CacheVolume) (bool, error) {
-	status, err := s.Cache.VolumeStatus(ctx, cachevolume.Ref(v))
-	if err != nil || deviceOf(status) == "" {
-		return false, err
-	}
-	number, err := s.Devices.Number(status.Device)
-	if err != nil {
-		return false, nil //nolint:nilerr // a device that is not here is not mounted here
-	}
-	table, err := s.Mounter.Table()
-	return len(mounts.Of(table, number)) > 0, err
 }
