@@ -23,7 +23,7 @@ step "placement decisions" go test -run NONE -bench . ./internal/placement
 step "lab up: Ceph and three hosts" lab up
 step "benchmarks on hosts" lab run -- bin/bench-host
 step "lab down" lab down
-step "lab up: two hosts with disks of 208 GiB, of which only what is written takes space" lab up --nodes 2 --disk 212992 --memory 4096
+step "lab up: hosts with disks of 208 GiB, of which only what is written takes space" lab up --disk 212992 --memory 4096
 step "memory of a cache of 100 GiB" lab run -- bin/host.test -test.run "^TestMemoryOfALargeCache$" -memory-of 100 -test.v -test.timeout 60m
 step "lab down" lab down
 step "lab up: Ceph, Kubernetes, three hosts, the driver" lab up --driver

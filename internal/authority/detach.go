@@ -40,7 +40,7 @@ func Detach(v *v1alpha1.CacheVolume, node string, holder Report, death Death) (D
 	if v.Status.AttachedNode == "" || v.Status.AttachedNode != node || v.Status.FlushAttached() {
 		return Detachment{Gone: true}, nil
 	}
-	if death.Reason == "" && unused(v, holder) {
+	if death.Reason == "" && neverStaged(v, holder) {
 		return Detachment{GiveBack: true}, nil
 	}
 	d, err := takeFrom(v, node, holder, death)

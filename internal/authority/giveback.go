@@ -2,7 +2,7 @@ package authority
 
 import "github.com/escache/escache-csi/api/v1alpha1"
 
-// unused reports whether the attachment began where the volume was being written back, and the node still has
+// neverStaged reports whether the attachment began where the volume was being written back, and the node still has
 // the device that the write-back has connected. Then no NodeStage of the attachment has connected it: dev_connect
 // stores its epoch with a device that is there already. So the kubelet has nothing to unstage, and the node can
 // write back for nobody again.
@@ -11,7 +11,7 @@ import "github.com/escache/escache-csi/api/v1alpha1"
 // escached refuses the older epoch. If it comes before, csi-node has to put the device's client on record before
 // it uses the device. That write fails, because the record has changed since, and [MayStage] refuses the
 // older epoch. So no client may be on record yet.
-func unused(v *v1alpha1.CacheVolume, holder Report) bool {
+func neverStaged(v *v1alpha1.CacheVolume, holder Report) bool {
 	s, has := &v.Status, &holder.status
 	began := s.FlushEpoch > 0 && s.FlushEpoch < s.Epoch && !InCeph(v) && !s.UncachedAttached()
 	return began && s.ClientAddress == "" &&

@@ -46,7 +46,7 @@ func crashes(t *testing.T, w *world) {
 	l := &line{world: w, t: t, passed: map[string]bool{}}
 	for _, s := range slices.Concat(scenes(), snapshotScenes(), groupScenes(), cloneScenes(), releaseScenes(), adoptScenes(),
 		moveScenes(), rebuildScenes(), resizeScenes(), readOnlyScenes(), choreScenes(), trimScenes(), fenceScenes(), repairScenes(),
-		leavingScenes()) {
+		leavingScenes(), writeBackScenes()) {
 		t.Run(s.name, func(t *testing.T) {
 			points := s.trace(t, l)
 			if len(points) == 0 {

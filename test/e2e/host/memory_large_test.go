@@ -89,13 +89,13 @@ func assembleLarge(t *testing.T, h *labtest.Host, size int64) (remove func()) {
 	remove = func() {
 		if !done {
 			done = true
-			putRight(t, h, fmt.Sprintf("! dmsetup info %[1]s >/dev/null 2>&1 || dmsetup remove %[1]s; losetup -j %[2]s | cut -d: -f1 |"+
+			putRight(t, h, fmt.Sprintf("! dmsetup info %[1]s >/dev/null 2>&1 || dmsetup remove %[1]s; losetup -a | grep -F %[2]s | cut -d: -f1 |"+
 				" xargs -r losetup -d; rm -f %[2]s; lvremove -qq -y escache/%[1]s", name, file))
 		}
 	}
 	t.Cleanup(remove)
 	h.Shell(t, fmt.Sprintf("lvcreate -qq -y -Wn -Zn -L %dB -n %s escache && truncate -s %d %s", size, name, 64*mib, file))
-	origin := strings.TrimSpace(h.Shell(t, "losetup -f --show "+file))
+	origin := strings.TrimSpace(h.Shell(t, "device=$(losetup -f) && losetup $device "+file+" && echo $device"))
 	ctx, cancel := context.WithTimeout(t.Context(), largeLimit)
 	defer cancel()
 	begin := time.Now()
