@@ -114,7 +114,8 @@ func (s *Steps) pair(ctx context.Context, v *v1alpha1.CacheVolume, holder, partn
 		}
 		id, err := s.Hosts.PutReplica(ctx, node, meant, request)
 		if err != nil {
-			return onHost(node, fmt.Errorf("make nodes %s and %s partners for volume %s, on node %s: %w", holder, partner, v.Name, node, err))
+			err = fmt.Errorf("make nodes %s and %s partners for volume %s, on node %s: %w", holder, partner, v.Name, node, err)
+			return onHost(node, err)
 		}
 		if node == partner {
 			crashpoint.Reach("repair/paired_on_substitute")

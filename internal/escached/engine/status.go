@@ -83,10 +83,7 @@ func (e *Engine) status(ctx context.Context, ref *escache.VolumeRef) (escache.St
 			e.describeDevice(&s, r, turning[r.Name()])
 		case s.Connecting: // clean or not, it does not stay so
 		case r.Up && ref != nil:
-			s.DirtyBytes = e.standbys.Dirty(ctx, r.Volume, r.Replica)
-			if s.DirtyBytes == nil && r.Phase == volume.Ready && e.NeverUsed(ctx, r.Volume, r.Replica) {
-				s.DirtyBytes = new(int64)
-			}
+			s.DirtyBytes = e.dirtyOf(ctx, r)
 		case r.Up:
 			s.DirtyBytes = e.standbys.Known(r.Name(), r.Replica)
 		}
@@ -94,6 +91,15 @@ func (e *Engine) status(ctx context.Context, ref *escache.VolumeRef) (escache.St
 		out.Volumes = append(out.Volumes, s)
 	}
 	return out, nil
+}
+
+// dirtyOf returns how much is dirty in a replica without a device, nil if that is not known.
+func (e *Engine) dirtyOf(ctx context.Context, r volume.Reading) *int64 {
+	dirty := e.standbys.Dirty(ctx, r.Volume, r.Replica)
+	if dirty == nil && r.Phase == volume.Ready && e.NeverUsed(ctx, r.Volume, r.Replica) {
+		return new(int64)
+	}
+	return dirty
 }
 
 // withoutReplica reports a volume that has no replica here. It is absent only if the kernel has

@@ -104,7 +104,8 @@ func (s *Snapshots) notComplete(ctx context.Context, snapshot *v1alpha1.CacheSna
 		return err
 	}
 	return fmt.Errorf("snapshot %s is in Ceph since %s, and the record does not know that: it was set back. Nothing is replaced. Rename "+
-		"or remove Ceph's snapshot: docs/restore-etcd.md: %w", volumes.SnapshotOf(snapshot), since.UTC().Format(time.RFC3339), volumes.ErrRefused)
+		"or remove Ceph's snapshot: docs/restore-etcd.md: %w",
+		volumes.SnapshotOf(snapshot), since.UTC().Format(time.RFC3339), volumes.ErrRefused)
 }
 
 // completeSince returns when Ceph took a snapshot that it has had for longer than interrupted calls leave one: it is complete, and
