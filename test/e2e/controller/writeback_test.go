@@ -7,6 +7,10 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // writeBackScenes are about a volume that csi-controller has written back for nobody.
@@ -23,7 +27,10 @@ func writeBackScenes() []scene {
 			holder = w.one(t).Status.AttachedNode
 			until(t, func() error { return d.publish(t.Context(), crashed, holder) })
 		},
-		call: func(t *testing.T, _ *world, d *driver) error { return d.unpublish(t.Context(), crashed, holder) },
+		call: func(t *testing.T, w *world, d *driver) error {
+			w.alive(t, holder)
+			return d.unpublish(t.Context(), crashed, holder)
+		},
 		check: func(t *testing.T, w *world) {
 			if s := w.one(t).Status; !s.FlushAttached() || s.AttachedNode != holder {
 				t.Errorf("nobody writes it back: %+v", s)
@@ -34,6 +41,23 @@ func writeBackScenes() []scene {
 			until(t, func() error { return d.delete(t.Context(), crashed) })
 		},
 	}}
+}
+
+// alive has Kubernetes see a sign of life of a node. The hosts are played and have no kubelet, so Kubernetes gives them up
+// a few minutes after they were made.
+func (w *world) alive(t *testing.T, node string) {
+	t.Helper()
+	must(t, retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		n := &corev1.Node{}
+		if err := w.api.Get(t.Context(), client.ObjectKey{Name: node}, n); err != nil {
+			return err
+		}
+		now := metav1.Now()
+		n.Status.Conditions = []corev1.NodeCondition{
+			{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: now, LastTransitionTime: now},
+		}
+		return w.api.Status().Update(t.Context(), n)
+	}))
 }
 
 // flushAtMost limits what a host writes back in a call, in bytes. 0: no limit.
