@@ -80,51 +80,38 @@ func (s *Service) mountReadOnly(ctx context.Context, r stageRequest, device stri
 	return s.mountDevice(ctx, r, device, false, content)
 }
 
-// undoMap unmaps the image again if the kubelet takes the error as final, because it then calls no
-// NodeUnstageVolume. What an earlier call has staged stays.
+// undoMap unmaps the image again after a final error. What an earlier call has staged stays.
 func (s *Service) undoMap(ctx context.Context, volume, device string, cause error) error {
-	if !IsFinal(Code(cause)) {
-		return cause
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
-	defer cancel()
-	table, err := s.Mounter.Table()
-	if number, missing := s.Devices.Number(device); err == nil && missing == nil && len(mounts.Of(table, number)) > 0 {
-		return cause
-	}
-	var v *v1alpha1.ReadOnlyVolume
-	if err == nil {
-		v, err = s.Kube.ReadOnlyVolume(ctx, volume)
-	}
-	if err == nil {
-		err = s.Cache.Unmap(ctx, s.refOf(v))
-	}
-	if err != nil {
-		return fmt.Errorf("%w; the mapped image %w: %w", cause, ErrUndone, err)
-	}
-	return cause
+	return undone(ctx, cause, "the mapped image", func(ctx context.Context) error {
+		table, err := s.Mounter.Table()
+		if err != nil {
+			return err
+		}
+		if number, missing := s.Devices.Number(device); missing == nil && len(mounts.Of(table, number)) > 0 {
+			return nil
+		}
+		v, err := s.Kube.ReadOnlyVolume(ctx, volume)
+		if err != nil {
+			return err
+		}
+		return s.Cache.Unmap(ctx, s.refOf(v))
+	})
 }
 
 // undoEarlierMap is undoMap for a call that fails before it has mapped the image. An earlier call may have
 // mapped it, and ended with an error that was not final. Nobody says here which device it has, so escached
 // has to refuse if a pod uses it.
 func (s *Service) undoEarlierMap(ctx context.Context, r stageRequest, cause error) error {
-	if !IsFinal(Code(cause)) {
-		return cause
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
-	defer cancel()
-	v, err := s.Kube.ReadOnlyVolume(ctx, r.volume)
-	if errors.Is(err, kube.ErrNotFound) {
-		return cause // its finalizer keeps the object until all images are gone
-	}
-	if err == nil {
-		err = s.unmapUnused(ctx, v, r.path)
-	}
-	if err != nil {
-		return fmt.Errorf("%w; what an earlier call may have mapped %w: %w", cause, ErrUndone, err)
-	}
-	return cause
+	return undone(ctx, cause, "what an earlier call may have mapped", func(ctx context.Context) error {
+		v, err := s.Kube.ReadOnlyVolume(ctx, r.volume)
+		switch {
+		case errors.Is(err, kube.ErrNotFound):
+			return nil // its finalizer keeps the object until all images are gone
+		case err != nil:
+			return err
+		}
+		return s.unmapUnused(ctx, v, r.path)
+	})
 }
 
 func (s *Service) unmapUnused(ctx context.Context, v *v1alpha1.ReadOnlyVolume, path string) error {

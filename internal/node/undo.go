@@ -22,20 +22,28 @@ const undoTime = 30 * time.Second
 // errInUse: the device is mounted somewhere, so an earlier call has staged it.
 var errInUse = errors.New("it is mounted")
 
-// undo stops the device again if the kubelet takes the error as final, because it then calls no
-// NodeUnstageVolume. What an earlier call has staged stays. If the device cannot be stopped now, undo
-// returns an error that is not final.
-func (s *Service) undo(ctx context.Context, v *v1alpha1.CacheVolume, cause error) error {
+// undone takes back what a failed NodeStageVolume has made if the kubelet takes the error as final, because it then
+// calls no NodeUnstageVolume. If that cannot be done now, the error that it returns is not final.
+func undone(ctx context.Context, cause error, what string, undo func(context.Context) error) error {
 	if !IsFinal(Code(cause)) {
 		return cause
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
-	err := s.giveBack(ctx, v, v.Status.Epoch)
-	if err != nil && !errors.Is(err, errInUse) {
-		return fmt.Errorf("%w; the connected device %w: %w", cause, ErrUndone, err)
+	if err := undo(ctx); err != nil {
+		return fmt.Errorf("%w; %s %w: %w", cause, what, ErrUndone, err)
 	}
 	return cause
+}
+
+// undo stops the device again after a final error. What an earlier call has staged stays.
+func (s *Service) undo(ctx context.Context, v *v1alpha1.CacheVolume, cause error) error {
+	return undone(ctx, cause, "the connected device", func(ctx context.Context) error {
+		if err := s.giveBack(ctx, v, v.Status.Epoch); !errors.Is(err, errInUse) {
+			return err
+		}
+		return nil
+	})
 }
 
 // undoEarlier is undo for a call that fails before it has connected the device. An earlier call of this
@@ -43,22 +51,16 @@ func (s *Service) undo(ctx context.Context, v *v1alpha1.CacheVolume, cause error
 // this call. The answer to a call that has staged it may have been lost, too: so the error is not
 // final either while the device is in use.
 func (s *Service) undoEarlier(ctx context.Context, r stageRequest, cause error) error {
-	if !IsFinal(Code(cause)) {
-		return cause
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
-	defer cancel()
-	v, err := s.Kube.Volume(ctx, r.volume)
-	if errors.Is(err, kube.ErrNotFound) {
-		return cause // its finalizer keeps the object until replicas and image are gone
-	}
-	if err == nil {
-		err = s.giveBack(ctx, v, r.epoch)
-	}
-	if err != nil {
-		return fmt.Errorf("%w; what an earlier call may have connected %w: %w", cause, ErrUndone, err)
-	}
-	return cause
+	return undone(ctx, cause, "what an earlier call may have connected", func(ctx context.Context) error {
+		v, err := s.Kube.Volume(ctx, r.volume)
+		switch {
+		case errors.Is(err, kube.ErrNotFound):
+			return nil // its finalizer keeps the object until replicas and image are gone
+		case err != nil:
+			return err
+		}
+		return s.giveBack(ctx, v, r.epoch)
+	})
 }
 
 // giveBack writes the cache back and stops the device that an attachment has here. It succeeds if there is
