@@ -107,5 +107,5 @@ func CopiesTo(holder Report, peer string) bool {
 
 // Filled returns those of the copies that the holder fills now, or has filled, from its own.
 func Filled(holder Report, copies []string) []string {
-	return slices.DeleteFunc(slices.Clone(copies), func(node string) bool { return !holder.known || !CopiesTo(holder, node) })
+	return slices.DeleteFunc(slices.Clone(copies), func(node string) bool { return !CopiesTo(holder, node) })
 }

@@ -212,9 +212,9 @@ func (r *Repairer) admitFlushes(works []*work) (waiting map[string]string) {
 func (r *Repairer) candidate(v *v1alpha1.CacheVolume, step Step) (Candidate, error) {
 	onRecord := v.Status.Repair.Substitute
 	c := Candidate{Name: v.Name, Holder: step.Holder, Since: v.Status.Repair.Since.Time, Able: []string{onRecord}, Copying: true}
-	_, tried, cannot := r.cannot(v.Name, onRecord)
+	is, cannot := r.cannot(v.Name, onRecord)
 	if cannot {
-		c.Copying, c.Failed = false, tried
+		c.Copying, c.Failed = false, is.tried
 	}
 	if step.Action == Copy {
 		return c, nil

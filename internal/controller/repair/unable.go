@@ -36,25 +36,24 @@ func (r *Repairer) tried(volume string, err error) {
 	}
 }
 
-// cannot returns since when a host cannot create a volume's copy, if that has lasted for long, and when that was
-// last tried.
-func (r *Repairer) cannot(volume, node string) (since, tried time.Time, cannot bool) {
+// cannot reports whether a host has not been able to create a volume's copy for long.
+func (r *Repairer) cannot(volume, node string) (is inability, cannot bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	is, known := r.unable[volume]
-	return is.since, is.tried, known && is.node == node && is.tried.Sub(is.since) >= forbearance
+	is = r.unable[volume]
+	return is, is.node == node && is.tried.Sub(is.since) >= forbearance
 }
 
 // instead says why another host is to get the copy that is being made, if one can take it. Empty: the host goes
 // on trying.
 func (r *Repairer) instead(v *v1alpha1.CacheVolume) string {
 	partner := authority.Partner(v, v.Status.AttachedNode)
-	since, _, cannot := r.cannot(v.Name, partner)
+	is, cannot := r.cannot(v.Name, partner)
 	if !cannot {
 		return ""
 	}
 	if _, err := r.Volumes.Substitutes(v, partner, volumes.Elsewhere); err != nil {
 		return ""
 	}
-	return fmt.Sprintf("node %s answers, and has not been able to create the copy since %s", partner, since.UTC().Format(time.RFC3339))
+	return fmt.Sprintf("node %s answers, and has not been able to create the copy since %s", partner, is.since.UTC().Format(time.RFC3339))
 }

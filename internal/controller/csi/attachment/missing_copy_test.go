@@ -70,6 +70,20 @@ func TestAMissingCopyDoesNotCountBeforeItIsFilled(t *testing.T) {
 	}
 }
 
+// publishMortal has csi-controller die after so many writes of a publish, if it makes more, and starts another one.
+func (w *world) publishMortal(writes int, id, node string) (died bool) {
+	w.T.Helper()
+	dead := w.Mortal(writes)
+	w.Restart()
+	_, err := w.Publish(id, node)
+	if (err != nil) != *dead {
+		w.T.Fatal(err)
+	}
+	w.Cached = w.API
+	w.Restart()
+	return *dead
+}
+
 // TestAMissingCopyIsOnRecordBeforeItIsCreated has csi-controller die before each of its writes: the next
 // attachment must not find a copy that nobody knows to be empty.
 func TestAMissingCopyIsOnRecordBeforeItIsCreated(t *testing.T) {
@@ -77,20 +91,13 @@ func TestAMissingCopyIsOnRecordBeforeItIsCreated(t *testing.T) {
 		w := newWorld(t)
 		_, kept, lost := w.UsedBefore("pvc-1")
 		w.emptied(lost)
-		died := w.Mortal(writes)
-		w.Restart()
+		died := w.publishMortal(writes, "pvc-1", kept)
 		_, err := w.Publish("pvc-1", kept)
-		if (err != nil) != *died {
-			t.Fatal(err)
-		}
-		w.Cached = w.API
-		w.Restart()
-		_, err = w.Publish("pvc-1", kept)
 		csitest.Must(t, err)
 		if s := w.Volume("pvc-1").Status; s.Authority != v1alpha1.AuthorityCache || !slices.Equal(s.Outdated, []string{lost}) {
 			t.Fatalf("after %d writes: status %+v", writes, s)
 		}
-		if !*died {
+		if !died {
 			if writes < 3 {
 				t.Errorf("it makes only %d writes", writes)
 			}
@@ -107,22 +114,15 @@ func TestACopyThatIsBeingFilledIsNotCreatedAgain(t *testing.T) {
 		w := newWorld(t)
 		v, kept, lost := w.UsedBefore("pvc-1")
 		w.outdate("pvc-1", lost)
-		died := w.Mortal(writes)
-		w.Restart()
-		_, err := w.Publish("pvc-1", kept)
-		if (err != nil) != *died {
-			t.Fatal(err)
-		}
-		w.Cached = w.API
-		w.Restart()
-		if *died && w.Host(lost).Status(csitest.Ref(v)).Epoch == 2 {
+		died := w.publishMortal(writes, "pvc-1", kept)
+		if died && w.Host(lost).Status(csitest.Ref(v)).Epoch == 2 {
 			filled++
 			w.Host(kept).Change(csitest.Ref(v), func(s *escache.VolumeStatus) {
 				s.Peers = []escache.Peer{{Name: lost, ConnectionState: escache.LinkSyncSource, DiskState: escache.DiskInconsistent}}
 			})
 			w.Host(lost).Change(csitest.Ref(v), func(s *escache.VolumeStatus) { s.DirtyBytes, s.DiskState = nil, escache.DiskInconsistent })
 		}
-		_, err = w.Publish("pvc-1", kept)
+		_, err := w.Publish("pvc-1", kept)
 		csitest.Must(t, err)
 		s := w.Volume("pvc-1").Status
 		if s.Authority != v1alpha1.AuthorityCache || !slices.Equal(s.Outdated, []string{lost}) {
@@ -131,7 +131,7 @@ func TestACopyThatIsBeingFilledIsNotCreatedAgain(t *testing.T) {
 		if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionRecordBehindDisks); c != nil {
 			t.Errorf("after %d writes: %+v", writes, c)
 		}
-		if !*died {
+		if !died {
 			break
 		}
 	}

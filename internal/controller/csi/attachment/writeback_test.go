@@ -197,8 +197,8 @@ func TestDeletingGoesOnWithTheFlush(t *testing.T) {
 	}
 }
 
-// givenBack is a volume that a pod got where it was being written back. The pod is gone, and nobody has staged it.
-func (w *world) givenBack(id string) (v *v1alpha1.CacheVolume, survivor, third string) {
+// takenFromTheWriteBack is a volume that a pod got where it is being written back, for another node. It goes on slowly.
+func (w *world) takenFromTheWriteBack(id string) (v *v1alpha1.CacheVolume, survivor, third string) {
 	w.T.Helper()
 	v, _, survivor, third = w.PowerLoss(id)
 	w.Host(survivor).FlushAtMost(1)
@@ -206,6 +206,13 @@ func (w *world) givenBack(id string) (v *v1alpha1.CacheVolume, survivor, third s
 	csitest.Wants(w.T, err, codes.Aborted)
 	_, err = w.Publish(id, survivor)
 	csitest.Must(w.T, err)
+	return v, survivor, third
+}
+
+// givenBack is a volume that a pod got where it was being written back. The pod is gone, and nobody has staged it.
+func (w *world) givenBack(id string) (v *v1alpha1.CacheVolume, survivor, third string) {
+	w.T.Helper()
+	v, survivor, third = w.takenFromTheWriteBack(id)
 	csitest.Must(w.T, w.Unpublish(id, survivor))
 	return v, survivor, third
 }
@@ -270,12 +277,7 @@ func TestAPodMayComeBackAfterItWasGivenBack(t *testing.T) {
 
 func TestAStagedVolumeIsNotGivenBack(t *testing.T) {
 	w := newWorld(t)
-	v, _, survivor, third := w.PowerLoss("pvc-1")
-	w.Host(survivor).FlushAtMost(1)
-	_, err := w.Publish("pvc-1", third)
-	csitest.Wants(t, err, codes.Aborted)
-	_, err = w.Publish("pvc-1", survivor)
-	csitest.Must(t, err)
+	v, survivor, _ := w.takenFromTheWriteBack("pvc-1")
 	now := w.Volume("pvc-1")
 	csitest.Must(t, w.Hosts().DevConnect(t.Context(), survivor, now.Status.HostID(survivor), cachevolume.ConnectRequest(now)))
 	csitest.Wants(t, w.Unpublish("pvc-1", survivor), codes.FailedPrecondition, "unstaged there first")
@@ -290,15 +292,10 @@ func TestAStagedVolumeIsNotGivenBack(t *testing.T) {
 // The number of the next attachment may have been given before the record was set back.
 func TestNothingIsGivenBackByARecordThatWasSetBack(t *testing.T) {
 	w := newWorld(t)
-	v, _, survivor, third := w.PowerLoss("pvc-1")
-	w.Host(survivor).FlushAtMost(1)
-	_, err := w.Publish("pvc-1", third)
-	csitest.Wants(t, err, codes.Aborted)
-	_, err = w.Publish("pvc-1", survivor)
-	csitest.Must(t, err)
+	v, survivor, _ := w.takenFromTheWriteBack("pvc-1")
 	old := w.Volume("pvc-1")
 	csitest.Must(t, w.Unpublish("pvc-1", survivor))
-	_, err = w.Publish("pvc-1", survivor) // notes epoch 5 in the image
+	_, err := w.Publish("pvc-1", survivor) // notes epoch 5 in the image
 	csitest.Must(t, err)
 	w.SetBack(old)
 	err = w.Unpublish("pvc-1", survivor)

@@ -55,9 +55,9 @@ func (s *Snapshots) snapshotRecord(ctx context.Context, r requests.Snapshot) (*v
 	case errors.Is(err, volumes.ErrNotFound):
 	case err != nil:
 		return nil, nil, err
-	case !snapshot.DeletionTimestamp.IsZero() && (snapshot.Spec.Volume != r.Volume || snapshot.Spec.Group != nil):
+	case isMarked(snapshot) && (snapshot.Spec.Volume != r.Volume || snapshot.Spec.Group != nil):
 		return nil, nil, fmt.Errorf("snapshot %s is being deleted: %w", r.ID, volumes.ErrBusy)
-	case !snapshot.DeletionTimestamp.IsZero():
+	case isMarked(snapshot):
 		return nil, nil, s.goOnDeleting(ctx, "snapshot "+r.ID, snapshot)
 	case snapshot.Spec.Volume != r.Volume:
 		return nil, nil, fmt.Errorf("snapshot %s is of volume %s, not of %s: %w",
