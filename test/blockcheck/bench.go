@@ -13,8 +13,8 @@ import (
 )
 
 func benchCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "bench", Short: "time writes"}
-	cmd.AddCommand(syncCommand(), filesCommand(), sequentialCommand())
+	cmd := &cobra.Command{Use: "bench", Short: "time writes, and the network"}
+	cmd.AddCommand(syncCommand(), filesCommand(), sequentialCommand(), receiveCommand(), sendCommand())
 	return cmd
 }
 

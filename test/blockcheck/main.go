@@ -1,6 +1,6 @@
 // Command blockcheck writes numbered blocks to a device and prints which ones the device
 // acknowledged. Later it reports which of those are missing, stale or corrupt. It also measures
-// write times. It is linked statically and runs on the lab's hosts.
+// write times, and the network between two hosts. It is linked statically and runs on the lab's hosts.
 package main
 
 import (

@@ -4,9 +4,9 @@ package chaosdriver
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -83,28 +83,23 @@ func (s *scene) timeOfRedundancy(out io.Writer, size string) {
 
 const mib = 1 << 20
 
-// linkRate sends bytes from one host to another over the network of the replicas, and returns how many arrive in a
-// second.
+// linkRate returns how many bytes in a second one host can send to another over the network of the replicas.
 func (s *scene) linkRate(from, to *labtest.Host) float64 {
 	s.Helper()
-	const port, sent = "7999", 128
+	const port = "7999"
 	ctx, cancel := context.WithTimeout(s.Context(), commandTime)
 	defer cancel()
 	received := make(chan error, 1)
 	go func() {
-		// A pipe that is open for writing, too, has no end: at the end of its input nc would end the connection.
-		got, err := to.Try(ctx, nil, "sh", "-c", "mkfifo /run/link && nc -l -p "+port+" <>/run/link | wc -c; rm -f /run/link")
-		if n, parseErr := strconv.Atoi(got); err == nil && n != sent*mib {
-			err = errors.Join(parseErr, fmt.Errorf("%s of %d bytes arrived", got, sent*mib))
-		}
+		_, err := to.Try(ctx, nil, "blockcheck", "bench", "receive", net.JoinHostPort(to.Address, port))
 		received <- err
 	}()
 	labtest.WaitFor(s, to.Name+" listens", commandTime, func(ctx context.Context) error {
 		_, err := to.Try(ctx, nil, "sh", "-c", "grep -qi ':1F3F .* 0A ' /proc/net/tcp /proc/net/tcp6") // 7999, LISTEN
 		return err
 	})
-	begin := time.Now()
-	from.Shell(s, fmt.Sprintf("dd if=/dev/zero bs=1M count=%d 2>/dev/null | nc %s %s", sent, to.Address, port))
+	rate, err := strconv.ParseFloat(strings.TrimSpace(from.Shell(s, "blockcheck bench send "+net.JoinHostPort(to.Address, port))), 64)
+	check(s, err)
 	check(s, <-received)
-	return sent * mib / time.Since(begin).Seconds()
+	return rate
 }
