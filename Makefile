@@ -83,6 +83,10 @@ fuzz: setup ## fuzz parsers, the HTTP API and the CSI calls for FUZZ_MINUTES (10
 chaos-driver: ## break hosts, disks and records under the whole driver, CHAOS_RUNS times (1), and count lost data
 	hack/chaos.sh driver
 
+.PHONY: chaos-larger-group
+chaos-larger-group: ## lose hosts of a group of five under the whole driver, and count lost data
+	hack/chaos.sh larger-group
+
 .PHONY: soak
 soak: ## break the whole driver at random for SOAK_MINUTES (30) and count lost data; SOAK_SEED=N repeats a run
 	hack/soak.sh
