@@ -222,7 +222,7 @@ func behind(t *testing.T, w *world, before figures) {
 	w.raises(t, before, "EscacheRecordBehindDisks")
 	w.kubectl(t, "delete", "pod", "behind", "--wait=true", fmt.Sprintf("--timeout=%s", podTime))
 	for _, how := range []string{"--dry-run", "--apply"} {
-		command := strings.Fields(doc.Line(t, "kubectl escache adopt --all "+how))
+		command := strings.Fields(doc.Line(t, "   kubectl escache adopt --all "+how))
 		said, err := w.escache(t, command[2:]...)
 		check(t, err)
 		t.Log(said)
