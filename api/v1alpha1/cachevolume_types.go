@@ -309,6 +309,10 @@ type CacheVolumeStatus struct {
 	// current copy can attach the volume. Or, if Uncached is set too, it only gives the filesystem's free
 	// space back to Ceph.
 	FlushEpoch int64 `json:"flushEpoch,omitempty"`
+	// UnstageEpoch is the attachment that Kubernetes wants to end while the attached node, which lives, still has the
+	// device. A kubelet that was restarted does not know of a volume that no pod uses, and never unstages it. While this
+	// equals Epoch, csi-node does so, if no pod uses the volume.
+	UnstageEpoch int64 `json:"unstageEpoch,omitempty"`
 	// Uncached is set while a node outside the group, or one that gives free space back to Ceph, has the
 	// volume without a cache. All replicas are outdated then: they are created again by the next attachment in the group.
 	Uncached *UncachedAttachment `json:"uncached,omitempty"`

@@ -33,7 +33,7 @@ type Detachment struct {
 // Detach decides how to take the volume from a node. The holder is the node's own report. A node
 // that has unstaged has no device any more and loses the volume at once. A node that Kubernetes has
 // given up is fenced, whether it is dead or only cut off; nobody waits for it. A node that has
-// lost its replica is fenced, too. csi-controller itself attaches a volume to write its cache back.
+// lost its replica is fenced, too. If a node that lives still has the device, the error wraps ErrStaged. csi-controller itself attaches a volume to write its cache back.
 // That attachment belongs to no pod: only EndFlush ends it. A pod that got the volume there and has not
 // used it gives it back. Errors wrap ErrRefused or ErrUnreachable.
 func Detach(v *v1alpha1.CacheVolume, node string, holder Report, death Death) (Detachment, error) {
@@ -70,7 +70,7 @@ func takeFrom(v *v1alpha1.CacheVolume, node string, holder Report, death Death) 
 			return Detachment{Fence: true, MayCome: true, Reason: death.Reason + ", and its escached still has the device"}, nil
 		}
 		return Detachment{}, fmt.Errorf("volume %s is still %s on node %s (%s): it has to be unstaged there first: %w",
-			v.Name, holder.device(), node, dirty(holder.status), ErrRefused)
+			v.Name, holder.device(), node, dirty(holder.status), ErrStaged)
 	}
 	// The kubelet of a node that lives has unstaged, which waits for a dev_connect. Nobody knows whether that of
 	// another one has.
@@ -83,6 +83,11 @@ func takeFrom(v *v1alpha1.CacheVolume, node string, holder Report, death Death) 
 // of it. A host with a replica still has that when its device is gone; this one has nothing then.
 func unmapped(v *v1alpha1.CacheVolume, holder Report) bool {
 	return v.Status.UncachedAttached() && v.Status.Uncached.HostID != "" && holder.known && !HasDevice(holder.status)
+}
+
+// MustUnstage reports whether a node is to unstage the volume also without its kubelet.
+func MustUnstage(v *v1alpha1.CacheVolume, node string) bool {
+	return v.Status.AttachedNode == node && !v.Status.FlushAttached() && v.Status.UnstageEpoch == v.Status.Epoch && v.Status.Epoch > 0
 }
 
 // mayBeElsewhere reports whether an earlier holder that was fenced may still have its device. Until

@@ -82,6 +82,8 @@ var (
 	ErrUnreachable = errors.New("unreachable")
 	// ErrForeignNode means that the node is not in the volume's group.
 	ErrForeignNode = fmt.Errorf("not in the volume's group: %w", ErrRefused)
+	// ErrStaged means that the node lives, and still has the device.
+	ErrStaged = fmt.Errorf("not unstaged: %w", ErrRefused)
 	// ErrOutdated means that the node's own replica is on record as outdated.
 	ErrOutdated = fmt.Errorf("on record as outdated: %w", ErrRefused)
 )

@@ -80,6 +80,8 @@ type Options struct {
 	Filesystems Filesystems
 	Devices     Devices
 	Logger      *slog.Logger
+	// Seen returns what escached said last of each volume that is connected here, by the volume's name.
+	Seen func() map[string]escache.VolumeStatus
 	// Connected is called after a volume was connected. It must not block.
 	Connected func()
 	// Compared, if not nil, is called after csi-controller has compared the record of an attachment with the image's

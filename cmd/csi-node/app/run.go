@@ -118,7 +118,7 @@ func assemble(o Options, logger *slog.Logger) (*parts, error) {
 		Mounter:     mounts.NewMounter(p.run),
 		Filesystems: filesystem.NewTools(p.run, []string{"/proc/self/exe", "inspect"}),
 		Devices:     node.NewKernelDevices(),
-		Logger:      p.component("node"), Connected: p.watch.Wake, Ready: p.problems,
+		Logger:      p.component("node"), Seen: p.watch.Seen, Connected: p.watch.Wake, Ready: p.problems,
 		Compared: func(volume escache.VolumeRef, epoch int64) { p.arbiter.Compared(volume, epoch) },
 	})
 	p.group = &topology.Follower{Service: p.service, Kube: p.kube, Node: o.NodeName, Log: p.component("registration")}
@@ -181,6 +181,7 @@ func (p *parts) serve(ctx context.Context, l listeners) error {
 	})
 	all.Go(func() error { return p.group.Run(ctx) })
 	all.Go(func() error { return p.watch.Run(ctx) })
+	all.Go(func() error { return p.service.UnstageForgotten(ctx) })
 	if p.options.CertificateFile != "" {
 		all.Go(func() error { return p.certificate().Run(ctx) })
 	}

@@ -52,7 +52,7 @@ func (s *Steps) TakeFrom(
 		})
 	}
 	v.Status.AttachedNode, v.Status.ClientAddress, v.Status.FlushEpoch, v.Status.WriteThrough = "", "", 0, nil
-	v.Status.Uncached = nil
+	v.Status.Uncached, v.Status.UnstageEpoch = nil, 0
 	if err := s.UpdateStatus(ctx, v, "node "+node+" no longer has it"); err != nil {
 		return err
 	}

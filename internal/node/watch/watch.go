@@ -132,6 +132,19 @@ func (w *Watch) Silence() time.Duration {
 	return w.Now().Sub(w.silentSince)
 }
 
+// Seen returns what the last poll has found of each connected volume whose CacheVolume is known, by its name.
+func (w *Watch) Seen() map[string]escache.VolumeStatus {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	seen := map[string]escache.VolumeStatus{}
+	for _, v := range w.volumes {
+		if v.name != "" {
+			seen[v.name] = v.status
+		}
+	}
+	return seen
+}
+
 // poll asks escached once and handles every connected volume. It does not hold the lock during
 // calls.
 func (w *Watch) poll(ctx context.Context) {

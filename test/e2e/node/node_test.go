@@ -32,6 +32,7 @@ func TestNode(t *testing.T) {
 		{"mode and dirty age of a cache in use are changed, and its heir has them", modifiedInUse},
 		{"the kubelet is restarted while an xfs is mounted with discard and several options in one", restagedOptions},
 		{"csi-node, escached and kubelet are killed under load and no I/O fails", restarts},
+		{"the kubelet is restarted while a volume is unstaged, and another node gets the volume", forgotten},
 		{"csi-node is killed at every step of staging and unstaging", killedAtEveryStep},
 		{"a lost replica is told within five seconds and once, put on record, and taken off after the resync", lostReplica},
 		{"without the Kubernetes API a primary that lost its peer stays frozen", frozenWithoutAPI},

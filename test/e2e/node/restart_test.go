@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/test/labtest"
 )
 
@@ -98,6 +99,35 @@ func restarts(t *testing.T, w *world) {
 		t.Error("a write has failed")
 	}
 	w.removePod(t, "busy", volume)
+}
+
+// forgotten restarts the kubelet while a volume is unstaged, which takes long because Ceph is stalled. The new kubelet does not know of
+// the volume: no pod has it any more.
+func forgotten(t *testing.T, w *world) {
+	volume := w.claim(t, "forgotten", "e2e-node-ext4", "Filesystem", "256Mi")
+	from, to := w.nodes[0], w.nodes[1]
+	w.pod(t, "forgotten", from, "forgotten", "Filesystem", writing)
+	n := w.written(t, "forgotten")
+	check(t, w.lab.StallCeph(t.Context()))
+	w.kubectl(t, "delete", "pod", "forgotten", "--wait=true", "--timeout=240s")
+	labtest.WaitForCommand(t, "the volume is unmounted on "+from, commandTime, func(ctx context.Context) error {
+		_, err := w.lab.Shell(ctx, from, "! grep -q globalmount /proc/mounts")
+		return err
+	})
+	w.kill(t, from, "kubelet")
+	labtest.WaitForCommand(t, "csi-node is asked to unstage it", podTime, func(ctx context.Context) error {
+		v, err := w.read(ctx, volume)
+		if err == nil && !authority.MustUnstage(v, from) {
+			err = fmt.Errorf("status %+v", v.Status)
+		}
+		return err
+	})
+	check(t, w.lab.ResumeCeph(t.Context()))
+	t.Logf("another node has it after %s", w.pod(t, "heir", to, "forgotten", "Filesystem", writingOn))
+	if now := w.count(t, "heir"); now < n {
+		t.Errorf("the count is %d, and was %d before", now, n)
+	}
+	w.removePod(t, "heir", volume)
 }
 
 // restagedOptions restarts the kubelet while an xfs is mounted whose options the kernel does not show as they were asked

@@ -11,6 +11,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/test/csitest"
 )
@@ -201,5 +202,37 @@ func TestDrainedVolumeGoesToAnyNodeAndIsLeftAloneBefore(t *testing.T) {
 	csitest.Must(t, err)
 	if now := w.Volume("pvc-1"); now.Status.AttachedNode != third || len(now.Status.WriteThrough) > 0 || !now.Spec.HasReplica(third) {
 		t.Errorf("record %+v %+v", now.Spec, now.Status)
+	}
+}
+
+// TestANodeThatHasNotUnstagedIsAskedTo: a kubelet that was restarted meanwhile does not know of the volume any more, so nobody else does.
+func TestANodeThatHasNotUnstagedIsAskedTo(t *testing.T) {
+	w := newWorld(t)
+	v, node := w.Connected("pvc-1")
+	for range 2 {
+		csitest.Wants(t, w.Unpublish("pvc-1", node), codes.FailedPrecondition, "unstaged there first")
+		if now := w.Volume("pvc-1"); !authority.MustUnstage(now, node) || now.Status.AttachedNode != node {
+			t.Fatalf("status %+v", now.Status)
+		}
+	}
+	asked := w.Volume("pvc-1").ResourceVersion
+	csitest.Wants(t, w.Unpublish("pvc-1", node), codes.FailedPrecondition)
+	if now := w.Volume("pvc-1").ResourceVersion; now != asked {
+		t.Errorf("the record is written again: version %s, and %s before", now, asked)
+	}
+
+	// Kubernetes wants it there again, and then not.
+	_, err := w.Publish("pvc-1", node)
+	csitest.Must(t, err)
+	if now := w.Volume("pvc-1"); authority.MustUnstage(now, node) {
+		t.Errorf("status %+v", now.Status)
+	}
+	csitest.Wants(t, w.Unpublish("pvc-1", node), codes.FailedPrecondition)
+	w.Host(node).Release(csitest.Ref(v))
+	csitest.Must(t, w.Unpublish("pvc-1", node))
+	_, err = w.Publish("pvc-1", node)
+	csitest.Must(t, err)
+	if s := w.Volume("pvc-1").Status; s.UnstageEpoch != 0 || s.AttachedNode != node {
+		t.Errorf("status %+v", s)
 	}
 }

@@ -41,6 +41,11 @@ func (s *Attacher) Publish(ctx context.Context, v *v1alpha1.CacheVolume, node st
 	if err != nil {
 		return nil, err
 	}
+	if plan.Held {
+		if err := s.keep(ctx, v); err != nil {
+			return nil, err
+		}
+	}
 	if plan.Drained {
 		return publishContext(v), nil
 	}
@@ -122,7 +127,7 @@ func (s *Attacher) claim(ctx context.Context, v *v1alpha1.CacheVolume, plan auth
 		v.Status.FlushEpoch = 0 // else it says that the attachment begins on the device of a write-back
 	}
 	v.Status.AttachedNode, v.Status.Epoch, v.Status.ClientAddress = node, plan.Epoch, ""
-	v.Status.WriteThrough, v.Status.Uncached = nil, nil
+	v.Status.WriteThrough, v.Status.Uncached, v.Status.UnstageEpoch = nil, nil, 0
 	v.Status.Outdated = append(v.Status.Outdated, plan.Strangers...)
 	meta.RemoveStatusCondition(&v.Status.Conditions, v1alpha1.ConditionRecordBehindDisks)
 	if plan.Uncached {
