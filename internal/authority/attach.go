@@ -132,7 +132,7 @@ func confirmedOutside(
 		}
 		if r.connected() || r.status.DirtyBytes != nil && *r.status.DirtyBytes > 0 {
 			return Attachment{}, fmt.Errorf("volume %s: by the record everything is in Ceph, and node %s answers that its copy is %s (%s)"+
-				": %w", v.Name, other, r.status.State, dirty(r.status), ErrRefused)
+				": %w", v.Name, other, r.device(), dirty(r.status), ErrRefused)
 		}
 	}
 	plan.HostID = own.status.HostID

@@ -18,6 +18,8 @@ type Report struct {
 	doubt error
 	// stranger means that another machine has the node's name, and has a replica of the volume.
 	stranger bool
+	// keeps says why the host did not give up its device when it was asked to; nil if it was not asked, or did so.
+	keeps error
 }
 
 // Reasons not to believe an answer.
@@ -122,12 +124,16 @@ func HasDevice(s escache.VolumeStatus) bool {
 	}
 }
 
-// device says what the host has of the volume's device.
+// device says what the host has of the volume's device, and why it keeps it if it was asked to give it up.
 func (r Report) device() string {
+	state := string(r.status.State)
 	if r.status.Connecting {
-		return "being connected"
+		state = "being connected"
 	}
-	return string(r.status.State)
+	if r.keeps != nil {
+		return state + "; asked to give it up, it answered: " + r.keeps.Error()
+	}
+	return state
 }
 
 // clean reports whether the host's own replica is current and has nothing dirty, and stays so.

@@ -234,3 +234,35 @@ func (w *World) HalfMade(id string) {
 	note.Complete = false
 	w.Images.Notes[ImageNamed(id)] = note
 }
+
+// Leftover makes a clean, detached volume of which a host still has the device of an attachment that ended. No
+// client of it was fenced.
+func (w *World) Leftover(id string) (v *v1alpha1.CacheVolume, former, partner string) {
+	w.T.Helper()
+	v, former, partner = w.UsedBefore(id)
+	w.Host(former).Stage(Ref(v), OldClient, 1, escache.ModeWritethrough)
+	if s := w.Volume(id).Status; s.AttachedNode != "" || len(s.Fenced) > 0 {
+		w.T.Fatalf("status %+v", s)
+	}
+	return v, former, partner
+}
+
+// GivesUp makes a host prove that its device was superseded, if it is asked to give it up. Its Ceph client goes with
+// it. The other hosts must not be asked.
+func (w *World) GivesUp(v *v1alpha1.CacheVolume, former string) {
+	w.T.Helper()
+	w.NotAsked(former)
+	w.Host(former).Supersede(Ref(v), v.Status.Epoch)
+	w.Host(former).Before(abandon, func() { delete(w.Images.Open, volumes.ImageOf(v)) })
+}
+
+// NotAsked makes the test fail if a host other than the one that is named is asked to give up a device.
+func (w *World) NotAsked(but string) {
+	for name, host := range w.Fleet.Hosts {
+		if name != but {
+			host.Before(abandon, func() { w.T.Errorf("node %s is asked to give up a device", name) })
+		}
+	}
+}
+
+const abandon = "POST " + escache.PathAbandon

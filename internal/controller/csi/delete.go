@@ -39,7 +39,8 @@ func (s *service) delete(ctx context.Context, id string) error {
 	if err := s.WriteBackDetached(ctx, v); err != nil {
 		return fmt.Errorf("volume %s is written back before it is deleted: %w", id, err)
 	}
-	if err := s.UpToDate(ctx, v); err != nil {
+	reports, err := s.UpToDate(ctx, v)
+	if err != nil {
 		return err
 	}
 	if err := s.ImageNotNewer(ctx, v); err != nil {
@@ -54,6 +55,7 @@ func (s *service) delete(ctx context.Context, id string) error {
 	}
 	crashpoint.Reach("delete_volume/object_marked")
 	if v.Status.Epoch > 0 {
+		s.WithoutLeftovers(ctx, v, reports) // a host that keeps its device refuses to remove its replica
 		if err := s.DropReplicas(ctx, v, v.Spec.Replicas, nil); err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/escache/escache-csi/api/escache"
@@ -47,13 +48,9 @@ func (s *Steps) abandon(ctx context.Context, v *v1alpha1.CacheVolume, node strin
 // neither is one that fails and is not linked: it keeps nobody out. It returns the holders that have given
 // their device up while it is open: their I/O fails and their link is down, and their replica cannot be
 // used or removed before the device is closed.
-//
-// The epoch is one that the holder may have seen: what it has of the volume can be discarded afterwards.
 func (s *Steps) abandonOn(ctx context.Context, v *v1alpha1.CacheVolume, node string, holders []string) (open []string, err error) {
 	for _, holder := range holders {
-		at := cachevolume.On(v, holder)
-		at.Epoch = given(v)
-		err := s.Hosts.Abandon(ctx, at)
+		err := s.abandonAt(ctx, v, holder)
 		problem, answered := errors.AsType[*escache.Problem](err)
 		if answered && problem.Code == escache.CodeDeviceOpen {
 			open = append(open, holder)
@@ -70,6 +67,44 @@ func (s *Steps) abandonOn(ctx context.Context, v *v1alpha1.CacheVolume, node str
 		}
 	}
 	return open, nil
+}
+
+// abandonAt asks a host once to give up its device. The epoch is one that the host may have seen: what it has of the
+// volume can be discarded afterwards.
+func (s *Steps) abandonAt(ctx context.Context, v *v1alpha1.CacheVolume, node string) error {
+	at := cachevolume.On(v, node)
+	at.Epoch = given(v)
+	return s.Hosts.Abandon(ctx, at)
+}
+
+// WithoutLeftovers has the hosts of a detached volume whose truth is in Ceph give up the device of an attachment that
+// has ended. Nobody stages the volume there any more, so otherwise it would stay until the host is booted again. Only
+// hosts that have such a device by the caller's reports are asked, once: see authority.Leftovers. WithoutLeftovers
+// returns the reports as they are afterwards. A host that keeps its device, for whatever reason, has it in them, and
+// the caller decides what that means.
+func (s *Steps) WithoutLeftovers(
+	ctx context.Context, v *v1alpha1.CacheVolume, reports map[string]authority.Report,
+) map[string]authority.Report {
+	left := authority.Leftovers(v, reports)
+	if len(left) == 0 {
+		return reports
+	}
+	kept := onEach(left, func(node string) error { return s.abandonAt(ctx, v, node) })
+	for _, node := range left {
+		if err := kept[node]; err != nil {
+			s.Log.WarnContext(ctx, "an earlier holder does not give up its device", "volume", v.Name, "node", node, "error", err)
+		} else {
+			s.Log.InfoContext(ctx, "an earlier holder has given up its device", "volume", v.Name, "node", node)
+		}
+	}
+	// With a device gone, its peer reports something else, too.
+	asked := slices.DeleteFunc(slices.Clone(v.Spec.Replicas), func(node string) bool { _, was := reports[node]; return !was })
+	now := maps.Clone(reports)
+	maps.Copy(now, s.Reports(ctx, v, asked))
+	for node, err := range kept {
+		now[node] = now[node].Keeping(err)
+	}
+	return now
 }
 
 // recordAside puts the replicas of hosts that keep them for now on the list of what their group has to

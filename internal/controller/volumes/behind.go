@@ -39,12 +39,13 @@ func (s *Steps) tellBehind(ctx context.Context, v *v1alpha1.CacheVolume, failure
 }
 
 // UpToDate returns an error if a host has seen a later attachment than the record of a detached
-// volume. Hosts that do not answer are not waited for.
-func (s *Steps) UpToDate(ctx context.Context, v *v1alpha1.CacheVolume) error {
+// volume. Hosts that do not answer are not waited for. It returns what the others say.
+func (s *Steps) UpToDate(ctx context.Context, v *v1alpha1.CacheVolume) (map[string]authority.Report, error) {
 	if v.Status.Epoch == 0 {
-		return nil // no host has had it
+		return nil, nil //nolint:nilnil // no host has had it, and none was asked
 	}
-	return seenLater(v, s.Reports(ctx, v, s.ReadyReplicas(v)))
+	reports := s.Reports(ctx, v, s.ReadyReplicas(v))
+	return reports, seenLater(v, reports)
 }
 
 // seenLater returns an error if one of the reports is of a later attachment than the record of a volume.
@@ -71,12 +72,13 @@ func (s *Steps) ImageNotNewer(ctx context.Context, v *v1alpha1.CacheVolume) erro
 }
 
 // notSetBack returns an error if a host or the image knows a later attachment than the record of a
-// detached volume.
-func (s *Steps) notSetBack(ctx context.Context, v *v1alpha1.CacheVolume) error {
-	if err := s.UpToDate(ctx, v); err != nil {
-		return err
+// detached volume. It returns what UpToDate does.
+func (s *Steps) notSetBack(ctx context.Context, v *v1alpha1.CacheVolume) (map[string]authority.Report, error) {
+	reports, err := s.UpToDate(ctx, v)
+	if err != nil {
+		return nil, err
 	}
-	return s.NotBehind(ctx, v)
+	return reports, s.NotBehind(ctx, v)
 }
 
 // ReadyReplicas returns the nodes with a replica that answered when they were last asked.

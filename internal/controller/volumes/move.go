@@ -129,10 +129,11 @@ func (s *Steps) leavable(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	if err := s.WriteBackDetached(ctx, v); err != nil {
 		return fmt.Errorf("volume %s is written back before it is moved: %w", v.Name, err)
 	}
-	if err := s.notSetBack(ctx, v); err != nil {
+	if _, err := s.notSetBack(ctx, v); err != nil {
 		return err
 	}
-	if err := authority.Movable(v, s.Reports(ctx, v, s.ReadyReplicas(v))); err != nil {
+	reports := s.Reports(ctx, v, s.ReadyReplicas(v))
+	if err := authority.Movable(v, s.WithoutLeftovers(ctx, v, reports)); err != nil {
 		return err
 	}
 	// The volume may have been written back meanwhile, and csi-node writes the status, too.

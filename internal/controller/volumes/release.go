@@ -45,9 +45,7 @@ func (s *Steps) giveUp(ctx context.Context, id string) error {
 			return err
 		}
 		crashpoint.Reach("release/begun")
-	} else if err := s.ImageNotNewer(ctx, v); err != nil {
-		// An old etcd may have brought the phase back: the release has ended, and somebody else has the image. One that
-		// was interrupted finds its own note, or none if it has given the image up.
+	} else if err := s.resumeRelease(ctx, v); err != nil {
 		return err
 	}
 	if v.Status.Epoch > 0 {
@@ -66,6 +64,17 @@ func (s *Steps) giveUp(ctx context.Context, id string) error {
 	}
 	crashpoint.Reach("release/object_marked")
 	return s.RemoveRecord(ctx, v)
+}
+
+// resumeRelease goes on with a release that was interrupted. An old etcd may have brought the phase back: the release
+// has ended, and somebody else has the image. One that was interrupted finds its own note, or none if it has given the
+// image up. A device that has come since releasable asked for it keeps its replica.
+func (s *Steps) resumeRelease(ctx context.Context, v *v1alpha1.CacheVolume) error {
+	if err := s.ImageNotNewer(ctx, v); err != nil {
+		return err
+	}
+	s.WithoutLeftovers(ctx, v, s.Reports(ctx, v, s.ReadyReplicas(v)))
+	return nil
 }
 
 // releasable has the volume's data written back, and returns an error unless all of it is in Ceph and
@@ -87,9 +96,11 @@ func (s *Steps) releasable(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	if err := s.WriteBackDetached(ctx, v); err != nil {
 		return fmt.Errorf("volume %s is written back before it is released: %w", v.Name, err)
 	}
-	if err := s.notSetBack(ctx, v); err != nil {
+	reports, err := s.notSetBack(ctx, v)
+	if err != nil {
 		return err
 	}
+	s.WithoutLeftovers(ctx, v, reports) // the client of a leftover device has the image open
 	clients, err := s.Images.Clients(ctx, ImageOf(v))
 	if err != nil {
 		return fmt.Errorf("find who has image %s open: %w", ImageOf(v), err)

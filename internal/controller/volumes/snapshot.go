@@ -97,7 +97,8 @@ func (s *Steps) prepareSnapshot(ctx context.Context, v *v1alpha1.CacheVolume, lo
 	if err := s.WriteBackDetached(ctx, v); err != nil {
 		return err
 	}
-	return s.notSetBack(ctx, v)
+	_, err := s.notSetBack(ctx, v)
+	return err
 }
 
 // flushUntilHoldable writes back while I/O goes on, so that I/O is suspended for a short time only.

@@ -144,6 +144,7 @@ func (s *Steps) attachToTrim(ctx context.Context, v *v1alpha1.CacheVolume) error
 	if err := s.newest(ctx, v, reports); err != nil {
 		return err
 	}
+	reports = s.WithoutLeftovers(ctx, v, reports)
 	node, plan, err := trimmer(v, group.Spec.Nodes, candidates, reports)
 	if err != nil {
 		return err

@@ -11,18 +11,6 @@ import (
 	"github.com/escache/escache-csi/test/csitest"
 )
 
-// leftover makes a clean, detached volume of which a host still has the device of an attachment that ended. No
-// client of it was fenced.
-func (w *world) leftover(id string) (v *v1alpha1.CacheVolume, former, partner string) {
-	w.T.Helper()
-	v, former, partner = w.UsedBefore(id)
-	w.Host(former).Stage(csitest.Ref(v), csitest.OldClient, 1, escache.ModeWritethrough)
-	if s := w.Volume(id).Status; s.AttachedNode != "" || len(s.Fenced) > 0 {
-		w.T.Fatalf("status %+v", s)
-	}
-	return v, former, partner
-}
-
 // TestALeftoverDeviceIsGivenUpAlthoughNothingWasFenced: nobody stages the volume there any more, so it would stay
 // until the host is booted again. It keeps the image's lock, and its replica cannot be removed.
 func TestALeftoverDeviceIsGivenUpAlthoughNothingWasFenced(t *testing.T) {
@@ -32,7 +20,7 @@ func TestALeftoverDeviceIsGivenUpAlthoughNothingWasFenced(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			v, former, partner := w.leftover("pvc-1")
+			v, former, partner := w.Leftover("pvc-1")
 			node := choose(v, partner)
 			w.Host(former).Supersede(csitest.Ref(v), 2) // the arbiter confirms it
 			_, err := w.Publish("pvc-1", node)
@@ -68,7 +56,7 @@ func TestALeftoverDeviceOfACallThatIsRepeatedIsGivenUp(t *testing.T) {
 // out.
 func TestALeftoverDeviceStaysWithoutProof(t *testing.T) {
 	w := newWorld(t)
-	v, former, partner := w.leftover("pvc-1")
+	v, former, partner := w.Leftover("pvc-1")
 	w.Host(former).See(csitest.Ref(v), partner, escache.LinkConnected, escache.DiskUpToDate)
 	_, err := w.Publish("pvc-1", partner)
 	csitest.Wants(t, err, codes.Unavailable, former, "still has its device")

@@ -206,6 +206,9 @@ func (s *Attacher) confirmed(
 	ask := append(s.ReadyReplicas(v), node)
 	slices.Sort(ask)
 	reports := s.Reports(ctx, v, slices.Compact(ask))
+	if plan.Uncached { // in the group LayAnew has leftovers go, or TakeOver what keeps the node out
+		reports = s.WithoutLeftovers(ctx, v, reports)
+	}
 	plan, err := authority.Confirmed(v, node, plan, reports)
 	if err != nil {
 		if stake := authority.AtStake(v, reports, s.LastSeen(ctx, v.Spec.Group)); stake != "" {
