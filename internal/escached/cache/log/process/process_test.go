@@ -326,8 +326,7 @@ func TestAChangeOfModeWhoseCallerHasLeftIsNotMade(t *testing.T) {
 	must(t, p.abandon())
 }
 
-// TestAWriteThatIsAnsweredBeforeTheModeChangesIsDirtyInThatMode: who hears of a volume that writes through and has nothing dirty may use the
-// image without the log.
+// Who hears of a volume that writes through and has nothing dirty may use the image without the log.
 func TestAWriteThatIsAnsweredBeforeTheModeChangesIsDirtyInThatMode(t *testing.T) {
 	h := newHost(t)
 	p, err := start(t.Context(), h.config, h, slog.New(slog.DiscardHandler))

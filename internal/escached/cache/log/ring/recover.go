@@ -231,8 +231,8 @@ func (l *Log) accept(h record.Header, lost []int) {
 	}
 }
 
-// fromTail returns those losses that the origin lacks. The tail itself stays where it is, also if the record there is lost: the next one who
-// opens the log begins there, and must hear of the loss, too.
+// fromTail returns those losses that the origin lacks. The tail itself stays where it is, also if the record there is lost: the next one
+// who opens the log begins there, and must hear of the loss, too.
 func (l *Log) fromTail(losses []Loss) []Loss {
 	tail := l.tail.Sequence
 	losses = slices.DeleteFunc(losses, func(x Loss) bool { return x.Last < tail })
