@@ -2,12 +2,14 @@ package device
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/escache/escache-csi/internal/escached/cache/log/record"
+	"github.com/escache/escache-csi/internal/escached/cache/log/ring"
 )
 
 func TestAWriteIsStableAfterFlushAndNotBefore(t *testing.T) {
@@ -262,5 +264,60 @@ func TestATriedWriteIsStableAfterFlush(t *testing.T) {
 	must(t, d.Flush())
 	if d = open(t, disk, origin); read(t, d, 1) != 1 {
 		t.Errorf("block 1 has %d", read(t, d, 1))
+	}
+}
+
+// hanging is an image that does not answer a read of one block until the test lets it.
+type hanging struct {
+	*image
+
+	block       int64
+	once        sync.Once
+	begun, goOn chan struct{}
+}
+
+func (h *hanging) ReadAt(p []byte, at int64) (int, error) {
+	if b := h.block * record.BlockBytes; at <= b && b < at+int64(len(p)) {
+		h.once.Do(func() { close(h.begun) })
+		<-h.goOn
+	}
+	return h.image.ReadAt(p, at)
+}
+
+// One request that Ceph does not answer stops neither write-back nor reads of what the log has.
+func TestAReadThatTheImageDoesNotAnswerStopsNothingElse(t *testing.T) {
+	_, disk, origin := start(t)
+	hangs := &hanging{image: origin, block: 5, begun: make(chan struct{}), goOn: make(chan struct{})}
+	d := open(t, disk, hangs)
+	must(t, errors.Join(d.Write(1, block(1)), d.Write(2, block(2)), d.Flush()))
+	hung := make(chan error, 1)
+	p := ring.AlignedBytes(4 * record.BlockBytes) // blocks 2 to 5: the log has the first one
+	go func() { hung <- d.Read(2, p) }()
+	<-hangs.begun
+	others := make(chan error, 1)
+	go func() {
+		_, err := d.Step()
+		err = errors.Join(err, d.Release(), d.Write(1, block(3)), d.Write(5, block(9)), d.Zero(4, 1, true), d.WriteBack(t.Context()))
+		err = errors.Join(err, d.Release(), d.Write(1, block(4)), d.Flush())
+		q := ring.AlignedBytes(record.BlockBytes)
+		err = errors.Join(err, d.Read(1, q))
+		if q[0] != 4 {
+			err = errors.Join(err, fmt.Errorf("block 1 has %d", q[0]))
+		}
+		others <- err
+	}()
+	select {
+	case err := <-others:
+		must(t, err)
+	case <-time.After(20 * time.Second):
+		t.Error("everything waits for the read that hangs")
+	}
+	close(hangs.goOn)
+	must(t, <-hung)
+	if p[0] != 2 || p[3*record.BlockBytes] != 9 { // block 5 was written during the read, and may be read as it was before, too
+		t.Errorf("blocks 2 and 5 are read as %d and %d", p[0], p[3*record.BlockBytes])
+	}
+	if read(t, d, 4) != 0 || read(t, d, 5) != 9 {
+		t.Errorf("blocks 4 and 5 have %d and %d", read(t, d, 4), read(t, d, 5))
 	}
 }

@@ -175,8 +175,8 @@ func (s *server) takeSlot() bool {
 }
 
 func (s *server) tryWrite(r Request, p []byte) bool {
-	start := r.Offset / record.BlockBytes
-	return s.order.try(start, uint64(len(p)/record.BlockBytes), func() bool { return !s.lost() && s.volume.TryWrite(start, p) })
+	start, _ := r.blocks()
+	return s.order.try(r, func() bool { return !s.lost() && s.volume.TryWrite(start, p) })
 }
 
 // finish does a request, and replies.
@@ -202,20 +202,24 @@ func (s *server) finish(r Request, p []byte) {
 }
 
 func (s *server) do(r Request, p []byte) error {
-	var err error
-	start, blocks := r.Offset/record.BlockBytes, r.Bytes/record.BlockBytes
+	start, end := r.blocks()
 	switch r.Command {
 	case Read:
-		return s.volume.Read(start, p)
+		return s.read(start, p)
 	case Write:
-		err = s.inOrder(start, uint64(blocks), func() error { return s.volume.Write(start, p) })
+		return s.inOrder(r, p, func() error { return s.stable(r, s.volume.Write(start, p)) })
 	case Trim, WriteZeroes:
-		err = s.inOrder(start, uint64(blocks), func() error { return s.volume.Zero(start, blocks, r.Flags&NoHole == 0) })
+		return s.inOrder(r, nil, func() error { return s.stable(r, s.volume.Zero(start, uint32(end-start), r.Flags&NoHole == 0)) })
 	case Flush, Close:
 		return s.volume.Flush()
 	}
+	return nil
+}
+
+// stable returns when a write without an error is as stable as it was asked to be. That belongs to the write: it may take long, too.
+func (s *server) stable(r Request, err error) error {
 	if err == nil && r.Flags&FUA != 0 {
-		err = s.volume.Flush()
+		return s.volume.Flush()
 	}
 	return err
 }

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io/fs"
@@ -321,6 +322,41 @@ func TestAChangeOfModeWhoseCallerHasLeftIsNotMade(t *testing.T) {
 	}
 	if o, _ := p.back.get(); o.Mode != cache.Writethrough {
 		t.Errorf("the mode is %s", o.Mode)
+	}
+	must(t, p.abandon())
+}
+
+// Who hears of a volume that writes through and has nothing dirty may use the image without the log.
+func TestAWriteThatIsAnsweredBeforeTheModeChangesIsDirtyInThatMode(t *testing.T) {
+	h := newHost(t)
+	p, err := start(t.Context(), h.config, h, slog.New(slog.DiscardHandler))
+	must(t, err)
+	drained := func(s control.Status) bool { return s.Options.Mode == cache.Writethrough && s.Dirty == 0 }
+
+	before := p.volume.State()
+	if !p.volume.TryWrite(1, bytes.Repeat([]byte{7}, record.BlockBytes)) {
+		t.Fatal("the write was not answered at once")
+	}
+	must(t, p.SetMode(t.Context(), cache.Writethrough))
+	if s := p.statusOf(before); drained(s) {
+		t.Errorf("an answered write is dirty, and the status says mode %s and %d bytes dirty", s.Options.Mode, s.Dirty)
+	}
+	if s := p.Status(); s.Options.Mode != cache.Writethrough || s.Dirty != record.BlockBytes {
+		t.Errorf("after the change the status says mode %s and %d bytes dirty", s.Options.Mode, s.Dirty)
+	}
+
+	must(t, p.WriteBack(t.Context()))
+	if s := p.Status(); !drained(s) {
+		t.Errorf("the image has everything, and the status says mode %s and %d bytes dirty", s.Options.Mode, s.Dirty)
+	}
+	before = p.volume.State()
+	must(t, p.SetOptions(control.Options{Mode: cache.Writeback, HighWatermark: 80, Order: control.Strict}))
+	if s := p.statusOf(before); !drained(s) || s.Options.Order != control.Merged {
+		t.Errorf("at that moment it wrote through, and the status says %+v", s.Options)
+	}
+	want := control.Options{Mode: cache.Writeback, HighWatermark: 80, Order: control.Strict}
+	if s := p.Status(); s.Options != want {
+		t.Errorf("the options are %+v, want %+v", s.Options, want)
 	}
 	must(t, p.abandon())
 }

@@ -18,9 +18,18 @@ import (
 var _ control.Volume = (*Process)(nil)
 
 // Status implements control.Volume.
-func (p *Process) Status() control.Status {
-	s := p.volume.State()
+func (p *Process) Status() control.Status { return p.statusOf(p.volume.State()) }
+
+// statusOf is the status at the moment of a state. Mode and order are those of that moment, too: the options may have changed since.
+func (p *Process) statusOf(s device.State) control.Status {
 	options, _ := p.back.get()
+	options.Mode, options.Order = cache.Writeback, control.Merged
+	if s.Through {
+		options.Mode = cache.Writethrough
+	}
+	if s.Strict {
+		options.Order = control.Strict
+	}
 	p.mu.Lock()
 	stopping := p.stopping
 	p.mu.Unlock()

@@ -3,6 +3,7 @@ package ring
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/escache/escache-csi/internal/escached/cache/log/record"
 )
@@ -27,7 +28,7 @@ func (l Loss) String() string {
 }
 
 // Inspect finds a log and everything in it, and changes nothing. The log can be read, and not be
-// appended to. Losses do not make it fail: the caller decides.
+// appended to. Losses do not make it fail: the caller decides. They are told again until the origin has what is left.
 //
 // The last record has no witness: if it decays, it looks as if it had never been complete. If it was written through, and nobody
 // has an answer to it, it is taken for that: the image may have it, or a part of it, and is what counts.
@@ -48,7 +49,7 @@ func Inspect(disk Disk) (*Log, []Loss, error) {
 		l.tail = l.head // it is all that is dirty
 	}
 	l.forgetDead()
-	return l, losses, nil
+	return l, l.fromTail(losses), nil
 }
 
 // MemoryOf returns the memory of the process that opened the log last. After another host has had the log, it is not
@@ -228,6 +229,18 @@ func (l *Log) accept(h record.Header, lost []int) {
 	if h.Tail.Sequence > l.tail.Sequence {
 		l.tail = h.Tail
 	}
+}
+
+// fromTail returns those losses that the origin lacks. The tail itself stays where it is, also if the record there is lost: the next one
+// who opens the log begins there, and must hear of the loss, too.
+func (l *Log) fromTail(losses []Loss) []Loss {
+	tail := l.tail.Sequence
+	losses = slices.DeleteFunc(losses, func(x Loss) bool { return x.Last < tail })
+	if len(losses) > 0 && losses[0].First < tail { // a gap in which the tail lies
+		l.gaps[tail] = l.gaps[losses[0].First]
+		losses[0].First = tail
+	}
+	return losses
 }
 
 // forgetDead takes out of the index what the origin has, as the newest record says.

@@ -53,7 +53,7 @@ type Log struct {
 	interval uint64
 
 	// reuse is held for reading while data is read from the ring, and for writing by whoever lets a part of the ring be
-	// overwritten.
+	// overwritten. Nobody waits for the origin with it: write-back would wait as long.
 	reuse sync.RWMutex
 }
 
@@ -155,31 +155,50 @@ func (l *Log) apply(x *index.Index, h record.Header, lost []int) (hits uint64) {
 func (l *Log) place(block uint64) uint32 { return uint32(block % l.ring) }
 
 // Read fills p with the blocks from start on. It calls origin for what the log does not have. Memory is aligned to blocks.
+//
+// Nothing waits for the origin, which may not answer. So a block that it has now may be written or trimmed, and written back, before it is
+// read there. That is as good: a write that is under way at the same time as a read may be in it or not. Nothing older comes there: as the
+// block is clean now, all that write-back brings of it from now on was written later.
 func (l *Log) Read(start uint64, p []byte, origin func(start uint64, p []byte) error) error {
-	l.reuse.RLock()
-	defer l.reuse.RUnlock()
-	l.mu.Lock()
-	var runs []index.Run
-	for r := range l.index.Runs(start, uint32(len(p)/record.BlockBytes)) {
-		runs = append(runs, r)
+	part := func(r index.Run) []byte {
+		return p[(r.Start-start)*record.BlockBytes:][:int(r.Blocks)*record.BlockBytes]
 	}
-	l.mu.Unlock()
-	for _, r := range runs {
-		part := p[(r.Start-start)*record.BlockBytes:][:int(r.Blocks)*record.BlockBytes]
-		var err error
-		switch r.Found {
-		case index.InLog:
-			_, err = l.disk.ReadAt(part, l.offset(uint64(r.Place)))
-		case index.Zeroed:
-			clear(part)
-		case index.Clean:
-			err = origin(r.Start, part)
-		}
-		if err != nil {
-			return fmt.Errorf("read %d blocks from %d: %w", r.Blocks, r.Start, err)
+	clean, err := l.readDirty(start, uint32(len(p)/record.BlockBytes), part)
+	if err != nil {
+		return err
+	}
+	for _, r := range clean {
+		if err := origin(r.Start, part(r)); err != nil {
+			return readError(r, err)
 		}
 	}
 	return nil
+}
+
+// readDirty reads what the log has of some blocks, and returns the rest.
+func (l *Log) readDirty(start uint64, blocks uint32, part func(index.Run) []byte) (clean []index.Run, err error) {
+	l.reuse.RLock()
+	defer l.reuse.RUnlock()
+	l.mu.Lock()
+	runs := slices.Collect(l.index.Runs(start, blocks))
+	l.mu.Unlock()
+	for _, r := range runs {
+		switch r.Found {
+		case index.InLog:
+			if _, err := l.disk.ReadAt(part(r), l.offset(uint64(r.Place))); err != nil {
+				return nil, readError(r, err)
+			}
+		case index.Zeroed:
+			clear(part(r))
+		case index.Clean:
+			clean = append(clean, r)
+		}
+	}
+	return clean, nil
+}
+
+func readError(r index.Run, err error) error {
+	return fmt.Errorf("read %d blocks from %d: %w", r.Blocks, r.Start, err)
 }
 
 // State is what a log has at one moment, in blocks.

@@ -2,6 +2,7 @@ package ring
 
 import (
 	"bytes"
+	"errors"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -136,24 +137,50 @@ func TestRecoveryKnowsWhatTheOriginHas(t *testing.T) {
 	}
 }
 
-// A part of the ring is not overwritten while somebody reads from it.
+// watched is a disk that calls the test before a block of it is read.
+type watched struct {
+	*logtest.Disk
+
+	at   int64
+	read func()
+}
+
+func (w *watched) ReadAt(p []byte, at int64) (int, error) {
+	if at == w.at && w.read != nil {
+		w.read()
+	}
+	return w.Disk.ReadAt(p, at)
+}
+
+// A part of the ring is not overwritten while somebody reads from it. What comes from the origin is not in the ring.
 func TestReleaseWaitsForReaders(t *testing.T) {
-	_, l := filled(t, 0)
+	d, l := filled(t, 0)
+	disk := &watched{Disk: d, at: l.offset(1)}
+	l, _, err := Open(disk)
+	if err != nil {
+		t.Fatal(err)
+	}
 	released := make(chan error, 1)
-	p := AlignedBytes(3 * record.BlockBytes)
-	err := l.Read(0, p, func(uint64, []byte) error {
+	disk.read = func() {
 		go func() { released <- l.Release() }()
 		time.Sleep(50 * time.Millisecond)
 		if len(released) > 0 {
 			t.Error("Release did not wait")
 		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
-	if err := <-released; err != nil {
-		t.Fatal(err)
+	p := AlignedBytes(3 * record.BlockBytes)
+	asked := false
+	err = l.Read(0, p, func(start uint64, _ []byte) error {
+		asked = start == 2
+		select {
+		case err := <-released:
+			return err
+		case <-time.After(20 * time.Second):
+			return errors.New("Release waits for the origin")
+		}
+	})
+	if err != nil || !asked || p[0] != 1 {
+		t.Errorf("block 0 has %d, the origin was asked: %t; %v", p[0], asked, err)
 	}
 }
 

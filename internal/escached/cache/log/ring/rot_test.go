@@ -218,3 +218,92 @@ func TestDecayIsNotWrittenBack(t *testing.T) {
 		}
 	}
 }
+
+// told is a log whose first record the origin has, and whose newest one says so. Its records begin at the blocks 0, 3, 6 and 9 of the ring.
+func told(t *testing.T) (*logtest.Disk, *Log) {
+	t.Helper()
+	d, l := filled(t, 0, 2, 4)
+	w, err := l.Oldest(1, 1)
+	if err != nil || len(w.headers) != 1 {
+		t.Fatalf("%+v, %v", w, err)
+	}
+	l.Done(w)
+	b := l.NewBatch()
+	b.Write(6, bytes.Repeat([]byte{4}, 2*record.BlockBytes))
+	if _, err := l.Append(b); err != nil {
+		t.Fatal(err)
+	}
+	return d, l
+}
+
+// What the origin has is not lost. From the tail on, everything that is damaged is, also in a run of headers that begins before it.
+func TestOnlyDecayFromTheTailOnIsALoss(t *testing.T) {
+	two := record.Extent{Start: 2, Blocks: 2, Kind: record.Data}
+	for _, test := range []struct {
+		name   string
+		blocks []uint64
+		want   []Loss
+		dirty  uint64
+		back   []uint64 // the starts that write-back gets
+	}{
+		{"nothing", nil, nil, 6, []uint64{2, 4, 6}},
+		{"a header before the tail", []uint64{0}, nil, 6, []uint64{2, 4, 6}},
+		{"data before the tail", []uint64{1}, nil, 6, []uint64{2, 4, 6}},
+		{"the header at the tail", []uint64{3}, []Loss{{First: 2, Last: 2}}, 4, []uint64{4, 6}},
+		{"data at the tail", []uint64{4}, []Loss{{2, 2, []record.Extent{two}}}, 4, []uint64{4, 6}},
+		{"a header after the tail", []uint64{6}, []Loss{{First: 3, Last: 3}}, 4, []uint64{2, 6}},
+		{"headers on both sides", []uint64{0, 3}, []Loss{{First: 2, Last: 2}}, 4, []uint64{4, 6}},
+		{"headers on both sides, and one more", []uint64{0, 3, 6}, []Loss{{First: 2, Last: 3}}, 2, []uint64{6}},
+		{"data on both sides", []uint64{1, 4}, []Loss{{2, 2, []record.Extent{two}}}, 4, []uint64{4, 6}},
+		{"a header before the tail, and data after it", []uint64{0, 4}, []Loss{{2, 2, []record.Extent{two}}}, 4, []uint64{4, 6}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			d, l := told(t)
+			for _, block := range test.blocks {
+				damage(d, l, block)
+			}
+			// Whoever refuses the losses has opened the log before: the next one must hear of them, too.
+			for i, find := range []func(Disk) (*Log, []Loss, error){Inspect, Open, Inspect, Open} {
+				l, losses, err := find(d)
+				if err != nil || !slices.EqualFunc(losses, test.want, func(a, b Loss) bool { return a.String() == b.String() }) {
+					t.Fatalf("time %d: losses %v, want %v; %v", i, losses, test.want, err)
+				}
+				if dirty := l.State().Dirty; dirty != test.dirty {
+					t.Errorf("time %d: %d blocks are dirty, want %d", i, dirty, test.dirty)
+				}
+				for name, collect := range map[string]func() (Work, error){
+					"the oldest records":  func() (Work, error) { return l.Oldest(100, 4) },
+					"up to a record":      func() (Work, error) { return l.UpTo(4) },
+					"the oldest interval": func() (Work, error) { return l.Interval(4) },
+				} {
+					w, err := collect()
+					var starts []uint64
+					for _, p := range w.Pieces {
+						starts = append(starts, p.Start)
+					}
+					if err != nil || !slices.Equal(starts, test.back) {
+						t.Errorf("time %d: %s: write-back gets %v, want %v; %v", i, name, starts, test.back, err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// Once what is left was written back, with leave, nothing is lost any more that anybody could still have.
+func TestALossInTheMiddleOfWhichTheTailLiesEndsWithItsWriteBack(t *testing.T) {
+	d, l := told(t)
+	damage(d, l, 0)
+	damage(d, l, 3)
+	l, losses, err := Open(d)
+	if err != nil || len(losses) != 1 {
+		t.Fatalf("losses %v, %v", losses, err)
+	}
+	bring(t, l)
+	if err := l.NoteTail(); err != nil {
+		t.Fatal(err)
+	}
+	if s := open(t, d).State(); s.Dirty != 0 || s.Live != 0 {
+		t.Errorf("after write-back: %+v", s)
+	}
+}
