@@ -54,6 +54,11 @@ func (s *Service) bind(ctx context.Context, r publishRequest, deviceOf func(cont
 	if err != nil {
 		return err
 	}
+	if at := mounts.At(table, r.target); at != nil && isWritableByMistake(r, device, *at) {
+		if table, err = s.unmountWritable(ctx, r); err != nil {
+			return err
+		}
+	}
 	if at := mounts.At(table, r.target); at != nil {
 		return checkPublished(r, device, *at)
 	}
@@ -160,6 +165,25 @@ func checkPublished(r publishRequest, device blockdev.Number, at mounts.Entry) e
 	default:
 		return nil
 	}
+}
+
+// isWritableByMistake reports whether this volume is at the target and writable, and read-only is wanted. Earlier versions bound
+// a volume first and then made that mount read-only. If csi-node was killed between the two, no pod runs there. If not, the
+// mount was read-only only in the mount namespace of that csi-node. The next one sees it as the host does: writable. A pod
+// may run there.
+func isWritableByMistake(r publishRequest, device blockdev.Number, at mounts.Entry) bool {
+	return at.Device == device && at.Node == r.block && !at.ReadOnly && r.readOnly
+}
+
+// unmountWritable unmounts the target, so that it can be bound read-only. A pod that runs there goes on: its containers have
+// mounts of their own. The error is not final, or the kubelet would forget the mount and never call NodeUnpublishVolume.
+func (s *Service) unmountWritable(ctx context.Context, r publishRequest) ([]mounts.Entry, error) {
+	s.Logger.WarnContext(ctx, "publishing a volume again: its mount is writable, and read-only is wanted",
+		"volume", r.volume, "target", r.target)
+	if err := s.Mounter.Unmount(ctx, r.volume, r.target); err != nil {
+		return nil, fmt.Errorf("%w: volume %s is writable at %s, and read-only is wanted: %w", ErrUnavailable, r.volume, r.target, err)
+	}
+	return s.Mounter.Table()
 }
 
 // makeTarget creates the mount point: a directory, or an empty file for a device node. It follows

@@ -69,6 +69,74 @@ func TestPublishReadOnly(t *testing.T) {
 	}
 }
 
+// TestAReadOnlyPublishMendsAMountThatIsWritable: an earlier version was killed after it had bound the volume and before it had
+// made that mount read-only. Or it was not killed, and only its own mount namespace had the mount read-only.
+func TestAReadOnlyPublishMendsAMountThatIsWritable(t *testing.T) {
+	for _, kind := range []string{"mount", "block", "block, for many nodes"} {
+		t.Run(kind, func(t *testing.T) {
+			h, staging := newHost(), t.TempDir()
+			r := publishOf(staging, filepath.Join(t.TempDir(), "target"), mountCapability("ext4"))
+			r.Readonly = true
+			switch kind {
+			case "mount":
+				h, r.StagingTargetPath = staged(t)
+			case "block":
+				r.VolumeCapability = blockCapability()
+				h.attached("v")
+				_, err := h.service().NodeStageVolume(t.Context(), stageOf("v", staging, r.GetVolumeCapability()))
+				check(t, err)
+			default:
+				h, r.VolumeId, r.VolumeCapability = reading(), "r", blockCapability()
+				r.VolumeCapability.AccessMode.Mode = csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
+				_, err := h.service().NodeStageVolume(t.Context(), stageOf("r", staging, r.GetVolumeCapability()))
+				check(t, err)
+			}
+			mounted := len(h.table)
+			_, err := h.service().NodePublishVolume(t.Context(), r)
+			check(t, err)
+			writable := mounts.At(h.table, r.GetTargetPath())
+			writable.ReadOnly = false
+
+			h.failures["unmount"] = mounts.ErrBusy
+			if _, err := h.service().NodePublishVolume(t.Context(), r); Code(err) == codes.OK || IsFinal(Code(err)) {
+				t.Errorf("while it is busy, which the kubelet must try again: %v", err)
+			}
+			delete(h.failures, "unmount")
+			_, err = h.service().NodePublishVolume(t.Context(), r)
+			check(t, err)
+			if at := mounts.At(h.table, r.GetTargetPath()); at == nil || !at.ReadOnly || at.Node != (kind != "mount") || len(h.table) != mounted+1 {
+				t.Errorf("mounts %+v", h.table)
+			}
+			h.did = nil
+			_, err = h.service().NodePublishVolume(t.Context(), r) // as the kubelet does for a running pod after its own restart
+			check(t, err)
+			if slices.Contains(h.did, "unmount") || slices.Contains(h.did, "bind") {
+				t.Errorf("a mount that is read-only is left alone; did %q", h.did)
+			}
+		})
+	}
+}
+
+func TestAReadOnlyPublishUnmountsNothingElse(t *testing.T) {
+	for name, change := range map[string]func(*mounts.Entry){
+		"another device":        func(e *mounts.Entry) { e.Device = blockdev.Number{Major: 8, Minor: 1} },
+		"the other access type": func(e *mounts.Entry) { e.Node = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, staging := staged(t)
+			target := filepath.Join(t.TempDir(), "target")
+			_, err := h.service().NodePublishVolume(t.Context(), publishOf(staging, target, mountCapability("ext4")))
+			check(t, err)
+			change(mounts.At(h.table, target))
+			r := publishOf(staging, target, mountCapability("ext4"))
+			r.Readonly = true
+			if _, err := h.service().NodePublishVolume(t.Context(), r); Code(err) != codes.AlreadyExists || slices.Contains(h.did, "unmount") {
+				t.Errorf("%v; did %q", err, h.did)
+			}
+		})
+	}
+}
+
 func TestPublishAtTwoPathsFollowsTheAccessMode(t *testing.T) {
 	rows := map[csi.VolumeCapability_AccessMode_Mode]codes.Code{
 		csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER:  codes.OK,

@@ -26,12 +26,20 @@ import (
 
 const (
 	inspectArgument = "inspect"
+	bindArgument    = "bind-read-only"
 	// privateMounts is set in the process that has a mount namespace of its own.
 	privateMounts = "ESCACHE_TEST_PRIVATE_MOUNTS"
 )
 
-// TestMain lets the test binary stand in for `csi-node inspect`, which runs as a child.
+// TestMain lets the test binary stand in for `csi-node inspect` and `csi-node bind-read-only`, which run as children.
 func TestMain(m *testing.M) {
+	if len(os.Args) == 4 && os.Args[1] == bindArgument {
+		if err := mounts.BindReadOnly(os.Args[2], os.Args[3]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	if len(os.Args) < 2 || os.Args[1] != inspectArgument {
 		os.Exit(m.Run())
 	}
@@ -70,7 +78,7 @@ func privately(t *testing.T) bool {
 func realService(h *host) *Service {
 	run := command.NewExec()
 	return New(Options{
-		Node: "n1", Version: "test", Cache: h, Kube: h, Mounter: mounts.NewMounter(run),
+		Node: "n1", Version: "test", Cache: h, Kube: h, Mounter: mounts.NewMounter(run, []string{os.Args[0], bindArgument}),
 		Filesystems: fs.NewTools(run, []string{os.Args[0], inspectArgument}), Devices: NewKernelDevices(),
 		Logger: slog.New(slog.DiscardHandler),
 	})
@@ -384,7 +392,7 @@ func sanityOnRealDevices(t *testing.T, access string) {
 		h.resized = growLoop(t, h)
 	}
 	runSanity(t, h, realService(h), access)
-	table, err := mounts.NewMounter(nil).Table()
+	table, err := mounts.NewMounter(nil, nil).Table()
 	check(t, err)
 	for name, device := range h.devices {
 		if n, err := blockdev.NumberOf(device); err == nil && len(mounts.Of(table, n)) > 0 {

@@ -66,7 +66,7 @@ func TestTheExampleIsWhatCSINodeDoes(t *testing.T) {
 	run, seen := command.NewExec(), tracetest.NewSpanRecorder()
 	server := grpc.NewServer(csiserver.Traced(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(seen)))...)
 	csi.RegisterNodeServer(server, New(Options{
-		Node: "n1", Version: "test", Cache: overSocket{client, h.devices["v"]}, Kube: h, Mounter: mounts.NewMounter(run),
+		Node: "n1", Version: "test", Cache: overSocket{client, h.devices["v"]}, Kube: h, Mounter: mounts.NewMounter(run, nil),
 		Filesystems: fs.NewTools(run, []string{"/proc/self/exe", inspectArgument}), Devices: NewKernelDevices(),
 		Logger: slog.New(slog.DiscardHandler),
 	}))

@@ -19,6 +19,7 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/hostcert"
 	"github.com/escache/escache-csi/internal/node/filesystem"
+	"github.com/escache/escache-csi/internal/node/mounts"
 	"github.com/escache/escache-csi/internal/traces"
 )
 
@@ -138,7 +139,7 @@ func root(version string) *cobra.Command {
 	f.StringVar(&o.CertificateAuthority, "certificate-authority", "",
 		"PEM file of the authority that signs --certificate-file; a certificate of another authority is replaced (default: any is kept)")
 	f.StringVar(&level, "log-level", "info", "debug, info, warn or error")
-	cmd.AddCommand(inspect(), bench())
+	cmd.AddCommand(inspect(), bindReadOnly(), bench())
 	return cmd
 }
 
@@ -161,4 +162,16 @@ func inspect() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&scan, "scan", false, "also check whether the device is blank")
 	return cmd
+}
+
+// bindReadOnly mounts a volume for a pod that may not write. csi-node runs it as a child process, because whatever looks at a
+// mount can hang with its device.
+func bindReadOnly() *cobra.Command {
+	return &cobra.Command{
+		Use:    "bind-read-only SOURCE TARGET",
+		Short:  "bind-mount a directory or a device node read-only",
+		Hidden: true,
+		Args:   cobra.ExactArgs(2),
+		RunE:   func(_ *cobra.Command, args []string) error { return mounts.BindReadOnly(args[0], args[1]) },
+	}
 }

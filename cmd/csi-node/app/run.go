@@ -115,7 +115,7 @@ func assemble(o Options, logger *slog.Logger) (*parts, error) {
 	p.registry.MustRegister(p.watch.Collector())
 	p.service = node.New(node.Options{
 		Node: o.NodeName, Version: o.Version, Cache: p.escached, Kube: p.kube,
-		Mounter:     mounts.NewMounter(p.run),
+		Mounter:     mounts.NewMounter(p.run, []string{"/proc/self/exe", "bind-read-only"}),
 		Filesystems: filesystem.NewTools(p.run, []string{"/proc/self/exe", "inspect"}),
 		Devices:     node.NewKernelDevices(),
 		Logger:      p.component("node"), Seen: p.watch.Seen, Connected: p.watch.Wake, Ready: p.problems,

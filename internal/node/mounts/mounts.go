@@ -104,13 +104,17 @@ const (
 	bindTimeout    = 20 * time.Second
 )
 
-// Mounter runs mount(8) and umount(8) as children.
+// Mounter runs mount(8), umount(8) and the binder as children.
 type Mounter struct {
 	run command.Runner
+	// binder is the command that makes a bind mount that is read-only from its first moment, without source and target.
+	binder []string
 }
 
-// NewMounter returns a Mounter.
-func NewMounter(run command.Runner) *Mounter { return &Mounter{run: run} }
+// NewMounter returns a Mounter. It runs the binder with SOURCE TARGET, which does what BindReadOnly does.
+func NewMounter(run command.Runner, binder []string) *Mounter {
+	return &Mounter{run: run, binder: binder}
+}
 
 // Mount mounts a device.
 func (m *Mounter) Mount(ctx context.Context, volume, device, target, fsType string, options []string) error {
@@ -122,24 +126,12 @@ func (m *Mounter) Mount(ctx context.Context, volume, device, target, fsType stri
 // Bind bind-mounts a directory or a device node at target. If it fails, it leaves nothing mounted
 // there.
 func (m *Mounter) Bind(ctx context.Context, volume, source, target string, readOnly bool) error {
-	options := []string{"bind"}
+	c := command.Command{Volume: volume, Name: "mount", Args: mount.MakeMountArgs(source, target, "", []string{"bind"}), Timeout: bindTimeout}
 	if readOnly {
-		options = append(options, "ro")
+		c.Name, c.Args = m.binder[0], append(slices.Clone(m.binder[1:]), source, target)
 	}
-	// The kernel applies flags of a bind mount only in a second step.
-	_, bind, remount := mount.MakeBindOpts(options)
-	bound := command.Command{Volume: volume, Name: "mount", Args: mount.MakeMountArgs(source, target, "", bind), Timeout: bindTimeout}
-	if _, err := m.run.Run(ctx, bound); err != nil {
-		return err
-	}
-	if !readOnly {
-		return nil
-	}
-	again := command.Command{Volume: volume, Name: "mount", Args: mount.MakeMountArgs(source, target, "", remount), Timeout: bindTimeout}
-	if _, err := m.run.Run(ctx, again); err != nil {
-		return errors.Join(err, m.Unmount(context.WithoutCancel(ctx), volume, target))
-	}
-	return nil
+	_, err := m.run.Run(ctx, c)
+	return err
 }
 
 // Unmount unmounts the topmost mount at target. It fails with ErrBusy while the mount is in use.
