@@ -46,7 +46,7 @@ const (
 	CodePeerUnavailable  Code = "peer_unavailable"   // 503: the peer is needed for this and does not answer
 	CodeCacheError       Code = "cache_error"        // 503: the cache reports an error
 	CodeStuck            Code = "stuck"              // 503: an earlier command of this volume is stuck in the kernel
-	CodeRecovering       Code = "recovering"         // 503: escached has just started and does not know yet what is on this host
+	CodeRecovering       Code = "recovering"         // 503: what is on this host, or in the volume's cache, is still being read
 	CodeTimeout          Code = "timeout"            // 504: the deadline passed first
 	CodeNoRoom           Code = "no_room"            // 507: no cache space, memory, port or minor number is free
 )

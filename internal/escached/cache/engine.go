@@ -10,7 +10,10 @@
 // finds everything on the disk and in the kernel.
 package cache
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Engine builds and drives caches. Sizes are bytes. A name is the volume's on this host; it is
 // unique and starts with escached's prefix. The caller never changes one cache from two goroutines,
@@ -38,6 +41,7 @@ type Engine interface {
 	CheckOptions(o Options) error
 	// Check looks at a disk as Prepare and Assemble do, and changes nothing: ErrForeign if it belongs to
 	// another image, ErrCorrupt if its cache cannot be used. A disk that Prepare would format is in order.
+	// If it ends before it knows, the error wraps ErrUnchecked.
 	Check(ctx context.Context, disk Disk, id Identity, usedHere bool) error
 	// Prepare makes a disk ready for Assemble, on the host that may write to it. It formats a disk
 	// that was never used and writes id to it. Any other disk is only checked: ErrForeign if it
@@ -47,7 +51,8 @@ type Engine interface {
 	Prepare(ctx context.Context, s Spec, id Identity, usedHere bool) error
 	// Assemble makes the device from a disk that is prepared and an origin, and returns its path.
 	// What was dirty on the disk is dirty in the new cache. After an error no device is left,
-	// unless the error says so.
+	// unless the error says so. After ErrRecovering the cache is there and is still being made: the caller
+	// calls Resume until it is complete, or Remove.
 	Assemble(ctx context.Context, s Spec) (path string, err error)
 	// Remove removes the device, and whatever a killed Prepare or Assemble left. It writes nothing
 	// back: what is dirty stays on the disk. It returns ErrOpen while someone has the device open.
@@ -100,6 +105,10 @@ type Engine interface {
 	// It does nothing to a cache that works, and does not clear State.Failed of one that is not
 	// held.
 	Resume(ctx context.Context, name string) error
+
+	// ReadTime returns how long Check and Dirty may take on a disk of this size. It is never less for a larger
+	// disk. A caller who gives them less time may never get an answer.
+	ReadTime(diskBytes int64) time.Duration
 
 	// Memory returns how much of the host's memory an assembled cache on a disk of this size takes, in
 	// bytes, whoever takes it: the kernel or a process. It is never negative, and never less for a

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/escache/escache-csi/api/escache"
 )
@@ -95,6 +96,9 @@ func (m missing) Resize(context.Context, string, int64) error              { ret
 func (m missing) Hold(context.Context, string, bool) error                 { return m.err() }
 func (m missing) Resume(context.Context, string) error                     { return m.err() }
 func (m missing) Revive(context.Context, string) error                     { return m.err() }
+
+// ReadTime is 0: nothing is read.
+func (m missing) ReadTime(int64) time.Duration { return 0 }
 
 // Memory is 0: a volume of this engine is not connected here.
 func (m missing) Memory(int64) int64                      { return 0 }

@@ -12,6 +12,11 @@ var (
 	ErrUnserved = errors.New("nothing serves the device")
 	// ErrOpen means that someone has the device open.
 	ErrOpen = errors.New("the device is open")
+	// ErrRecovering means that the process that is to serve the device runs and reads what is on the disk. It is not
+	// ended, and nothing is undone: whoever asks again waits for the same process.
+	ErrRecovering = errors.New("what is on the cache's disk is still being read")
+	// ErrUnchecked means that it is not known yet whether a disk's cache is in order: reading it took too long.
+	ErrUnchecked = errors.New("it is not known yet whether the copy is in order")
 	// ErrFailed means that the origin refused a write: see State.Failed.
 	ErrFailed = errors.New("the cache could not write back")
 	// ErrDirty means that the origin lacks data that it should have by now.

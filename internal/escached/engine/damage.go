@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/volume"
@@ -15,6 +16,9 @@ type damage struct {
 	err     error
 	written int64
 }
+
+// lookTimeout bounds how long a status waits for another look at a copy.
+const lookTimeout = time.Minute
 
 // unknownWritten stands for the count of a replica that is not up.
 const unknownWritten = -1
@@ -56,6 +60,8 @@ func (e *Engine) damageOf(name string) (damage, bool) {
 // only if something was written: that reads as much as making the cache does.
 func (e *Engine) lookAgain(ctx context.Context, r volume.Reading) {
 	if d, was := e.damageOf(r.Name()); was && r.Up && !r.Connected && d.written != r.Replica.DiskWrittenKiB {
+		ctx, cancel := context.WithTimeout(ctx, lookTimeout) // a long log is read when the volume is connected
+		defer cancel()
 		_ = e.checkCopy(ctx, r.Volume, r.ImageID)
 	}
 }

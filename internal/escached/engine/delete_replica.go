@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/command"
@@ -58,7 +59,7 @@ func (e *Engine) mayDrop(ctx context.Context, v volume.Volume, discardUpTo *int6
 			"the replica on %s has seen epoch %d, and what was written up to epoch %d is to be discarded; read the volume's record again",
 			e.Config.Node, v.Epoch, *discardUpTo)
 	}
-	dirty, err := e.DirtyHere(ctx, v)
+	dirty, err := e.dirtyHere(ctx, v)
 	if discardUpTo == nil {
 		if err == nil && dirty > 0 {
 			return v.Fail(escache.CodeDirty, "the replica on %s holds %d bytes that are not in Ceph yet; connect and flush it first",
@@ -72,6 +73,28 @@ func (e *Engine) mayDrop(ctx context.Context, v volume.Volume, discardUpTo *int6
 		e.log.Warn("replica discarded", "pool", v.Pool, "image", v.Image, "lostBytes", dirty)
 	}
 	return nil
+}
+
+// countTimeout is how long DeleteReplica waits for a count, so that time is left to remove the replica.
+const countTimeout = 90 * time.Second
+
+// dirtyHere is DirtyHere. If a count takes too long, what was found when the copy was scanned counts, if nothing was
+// written to it since.
+func (e *Engine) dirtyHere(ctx context.Context, v volume.Volume) (int64, error) {
+	counting, cancel := context.WithTimeout(ctx, countTimeout)
+	defer cancel()
+	dirty, err := e.DirtyHere(counting, v)
+	if err == nil || counting.Err() == nil {
+		return dirty, err
+	}
+	st, up, readErr := e.Replica(v.Minor)
+	if readErr != nil || !up {
+		return 0, err
+	}
+	if found := e.standbys.Known(v.Name(), st); found != nil {
+		return *found, nil
+	}
+	return 0, err
 }
 
 // finishDelete removes everything of a replica. It is repeated until it succeeds, also after a

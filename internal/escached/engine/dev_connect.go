@@ -20,8 +20,10 @@ import (
 )
 
 const (
-	// connectTimeout bounds DevConnect.
+	// connectTimeout bounds DevConnect, without the time in which the copy here is read, and what comes after that.
 	connectTimeout = 3 * time.Minute
+	// checks is how often DevConnect may have to read the copy here: before DRBD runs it, and before it is promoted.
+	checks = 2
 	// verbConnect is the name under which DevConnect locks a volume.
 	verbConnect = "dev_connect"
 )
@@ -40,7 +42,7 @@ func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (es
 	if err := e.checkOptions(engineOf(req.Engine), optionsOf(req.Options)); err != nil {
 		return none, err
 	}
-	ctx, done, err := e.Begin(ctx, req.VolumeRef, verbConnect, connectTimeout)
+	ctx, done, err := e.Begin(ctx, req.VolumeRef, verbConnect, connectTimeout+checks*e.ReadTime(volume.NameOf(req.VolumeRef)))
 	if err != nil {
 		return none, err
 	}
@@ -81,6 +83,9 @@ func (e *Engine) DevConnect(ctx context.Context, req escache.ConnectRequest) (es
 		}
 	}
 	resp, err := e.connect(ctx, v, req)
+	if errors.Is(err, cache.ErrRecovering) {
+		return none, err // the next call goes on with this attempt: see reconnect
+	}
 	if err != nil {
 		// Undo everything, so that the next attempt starts from the same state, here or on the
 		// peer.
@@ -173,13 +178,29 @@ func (e *Engine) reconnect(ctx context.Context, v volume.Volume, dev cache.State
 	}
 	link, err := e.Adopt(ctx, v, dev)
 	if err != nil {
-		return escache.ConnectResponse{}, err
+		return escache.ConnectResponse{}, e.dropDamaged(ctx, v, dev, err)
 	}
+	e.faults.Delete(v.Name())
 	next := v
 	next.Epoch = epoch
 	err = e.Retag(ctx, v, next)
 	crashpoint.Reach("dev_connect/newer_epoch_stored")
 	return escache.ConnectResponse{Device: link, ImageID: image.ImageID, ClientAddress: image.ClientAddress}, err
+}
+
+// dropDamaged takes back an attempt to connect that has ended in damage which nobody waited for: reading the log took
+// longer than the call. It returns the error, and remembers the damage.
+func (e *Engine) dropDamaged(ctx context.Context, v volume.Volume, dev cache.State, err error) error {
+	if !isDamage(err) || dev.Open > 0 {
+		return err
+	}
+	err = e.noteDamage(v, err, e.written(v))
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), host.ChangeTimeout)
+	defer cancel()
+	if left := e.UnmapAndDemote(undo, v); left != nil {
+		err = errors.Join(err, fmt.Errorf("and undoing it: %w", left))
+	}
+	return err
 }
 
 // imageOf returns the map below a device.
@@ -219,6 +240,8 @@ func (e *Engine) connect(ctx context.Context, v volume.Volume, req escache.Conne
 		return none, err
 	}
 	crashpoint.Reach("dev_connect/copy_checked")
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
 	if err := e.Retag(ctx, v, next); err != nil {
 		return none, err
 	}
@@ -229,12 +252,14 @@ func (e *Engine) connect(ctx context.Context, v volume.Volume, req escache.Conne
 	}
 	crashpoint.Reach("dev_connect/promoted")
 	link, err := e.assemble(ctx, v, image, req.Options)
+	if err == nil || errors.Is(err, cache.ErrRecovering) {
+		e.standbys.Drop(v.Name())
+		e.faults.Delete(v.Name())
+	}
 	if err != nil {
 		return none, err
 	}
 	crashpoint.Reach("dev_connect/linked")
-	e.standbys.Drop(v.Name())
-	e.faults.Delete(v.Name())
 	return escache.ConnectResponse{Device: link, ImageID: image.ImageID, ClientAddress: image.ClientAddress}, nil
 }
 
@@ -254,15 +279,19 @@ func (e *Engine) mapImage(ctx context.Context, v volume.Volume, req escache.Conn
 	return next, image, err
 }
 
-// checkCopy looks at the local copy, below DRBD. It remembers a copy that is damaged, for Status.
+// checkCopy looks at the local copy, below DRBD. It remembers a copy that is damaged, for Status. If it does not learn
+// whether it is, what was known stays, and the error wraps cache.ErrUnchecked.
 func (e *Engine) checkCopy(ctx context.Context, v volume.Volume, imageID string) (err error) {
 	ctx, step := traces.Begin(ctx, "check the copy")
 	defer step.Done(&err)
 	before := e.written(v)
 	err = e.Cache(v).Check(ctx, e.LocalDisk(v), cache.Identity{Pool: v.Pool, Image: v.Image, ImageID: imageID}, v.Formatted)
-	if !isDamage(err) {
+	switch {
+	case err == nil:
 		e.damaged.Delete(v.Name())
-		return err
+		return nil
+	case !isDamage(err):
+		return v.About(fmt.Errorf("on %s: %w", e.Config.Node, err))
 	}
 	return e.noteDamage(v, err, before)
 }

@@ -63,7 +63,8 @@ func New(h *host.Host, version string, log *slog.Logger) *Engine {
 		Scan: func(ctx context.Context, v volume.Volume) (int64, error) {
 			return h.Cache(v).Dirty(ctx, h.LocalDisk(v))
 		},
-		Busy: func(name string) bool { return h.Running(name) != "" },
+		ReadTime: h.ReadTime,
+		Busy:     func(name string) bool { return h.Running(name) != "" },
 	})
 	e.metrics = metrics.New(e.Node, func(ctx context.Context) ([]volume.Reading, error) { return e.read(ctx, h.Volumes.List()) })
 	return e

@@ -141,6 +141,10 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume.Volume, active bool
 		return nil // Watch finishes it: something may still have the device open
 	case connected:
 		_, err := e.Adopt(ctx, v, dev)
+		if errors.Is(err, cache.ErrRecovering) {
+			e.log.Warn("a device is not served yet", "pool", v.Pool, "image", v.Image, "error", err)
+			return nil // Watch revives it, and the next DevConnect completes it
+		}
 		return err
 	case v.Phase == volume.Deleting && e.Config.Wipe == escached.WipeFull:
 		return nil // that may take minutes, and nobody is answered before: PUT and DELETE finish it
@@ -179,6 +183,11 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume.Volume, active bool
 			// It stays down, and Watch tries again until the arbiter can be told.
 			e.damaged.Store(v.Name(), damage{err, unknownWritten})
 			e.log.Error("a copy is damaged", "pool", v.Pool, "image", v.Image, "error", err)
+			return nil
+		}
+		if errors.Is(err, cache.ErrUnchecked) {
+			// It stays down, and Watch tries again with all the time that it takes. Others do not wait for that.
+			e.log.Warn("a copy was not read to its end", "pool", v.Pool, "image", v.Image, "error", err)
 			return nil
 		}
 		return err

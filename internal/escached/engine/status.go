@@ -293,7 +293,7 @@ func (e *Engine) describeFault(s *escache.VolumeStatus, r volume.Reading, stuck 
 		s.State = escache.StateError
 		s.Error = fault(escache.CodeInternal, "the replica was not completely created or removed; repeat that call")
 	case !r.Up && !damaged:
-		s.State, s.Error = escache.StateError, notRunning(r)
+		s.State, s.Error = escache.StateError, e.notRunning(r)
 	case r.Replica.Disk.Lost():
 		s.Error = fault(escache.CodeCacheError, "this host's cache disk failed; I/O goes on through the peer")
 		if !r.Connected {
@@ -319,8 +319,12 @@ func (e *Engine) describeFault(s *escache.VolumeStatus, r volume.Reading, stuck 
 }
 
 // notRunning says why DRBD does not run a replica.
-func notRunning(r volume.Reading) *escache.Fault {
-	if r.DiskFailed {
+func (e *Engine) notRunning(r volume.Reading) *escache.Fault {
+	switch {
+	case e.Unchecked(r.Name()) && !r.DiskFailed:
+		return fault(escache.CodeRecovering, "it is not known yet whether the copy on "+e.Config.Node+" is in order: its cache is being read, "+
+			"again if that took too long, and DRBD does not use it before; wait, or connect the volume on "+r.Peer.Name)
+	case r.DiskFailed:
 		return fault(escache.CodeCacheError, "this host's cache disk has failed, and DRBD does not use it: replace it")
 	}
 	return fault(escache.CodeInternal, "DRBD does not run the replica; see the kernel's log, then repeat PUT "+escache.PathReplica)

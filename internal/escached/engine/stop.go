@@ -75,6 +75,8 @@ func (e *Engine) end(ctx context.Context, v volume.Volume) error {
 
 func (e *Engine) mayStop(v volume.Volume, dev cache.State) error {
 	switch {
+	case e.Holds.Get(v.Name()) == nil && dev.Unserved != "":
+		return v.Fail(escache.CodeDirtyUnknown, "it is not known whether it is clean: %s; repeat the call", dev.Unserved)
 	case e.Holds.Get(v.Name()) != nil, dev.Held:
 		return v.Fail(escache.CodeHeld, "it is held; release it first")
 	case dev.Open > 0:

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/faileddisk"
@@ -20,16 +22,24 @@ import (
 // resync, even if it is marked outdated, and would overwrite the good copy. So the copy is put on
 // record as outdated, and gets fresh metadata: the peer fills it. If it is the only current copy it
 // stays as it is. Until the arbiter has answered DRBD may not use it, and the error wraps
-// cache.ErrCorrupt or cache.ErrForeign.
+// cache.ErrCorrupt or cache.ErrForeign. DRBD may not use it either as long as nobody knows whether it is
+// damaged. Then the error wraps cache.ErrUnchecked.
 func (h *Host) setDamagedAside(ctx context.Context, v volume.Volume) error {
 	failed := h.FailedDisks.Get(v.Name()) != faileddisk.Sound
 	if !v.Formatted && !failed {
 		return nil // it was never Primary here
 	}
 	id := cache.Identity{Pool: v.Pool, Image: v.Image, ImageID: v.ImageID}
+	h.unchecked.Store(v.Name(), struct{}{})
 	damage := h.Cache(v).Check(ctx, h.LocalDisk(v), id, v.Formatted)
+	unchecked := isUnchecked(damage)
+	if !unchecked {
+		h.unchecked.Delete(v.Name())
+	}
 	switch damaged := errors.Is(damage, cache.ErrCorrupt) || errors.Is(damage, cache.ErrForeign); {
 	case damaged:
+	case !failed && unchecked:
+		return v.About(fmt.Errorf("on %s: DRBD does not use the copy before that is known: %w", h.Config.Node, orUnchecked(damage)))
 	case !failed:
 		return nil // what else is wrong shows when it is used
 	case damage != nil:
@@ -64,4 +74,34 @@ func (h *Host) setDamagedAside(ctx context.Context, v volume.Volume) error {
 		return err
 	}
 	return h.FailedDisks.Drop(v.Name())
+}
+
+// isUnchecked reports whether a Check has ended before it knew anything.
+func isUnchecked(err error) bool {
+	return errors.Is(err, cache.ErrUnchecked) || errors.Is(err, command.ErrStuck) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}
+
+// orUnchecked gives an error of isUnchecked its kind, if it has not got it.
+func orUnchecked(err error) error {
+	if errors.Is(err, cache.ErrUnchecked) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", cache.ErrUnchecked, err)
+}
+
+// Unchecked reports whether DRBD does not use a copy here because it is not known yet whether it is in order: it is
+// being read, or could not be read to its end.
+func (h *Host) Unchecked(name string) bool {
+	_, unchecked := h.unchecked.Load(name)
+	return unchecked
+}
+
+// ReadTime returns how long the copy here of a volume may take to be read: 0 without a copy.
+func (h *Host) ReadTime(name string) time.Duration {
+	v, ok := h.Volumes.Get(name)
+	if !ok {
+		return 0
+	}
+	return h.Cache(v).ReadTime(v.CacheBytes)
 }

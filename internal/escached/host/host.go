@@ -46,6 +46,8 @@ type Host struct {
 	MemoryClaims *memory.Claims
 	// FailedDisks has a mark for each replica whose disk has failed.
 	FailedDisks faileddisk.Marks
+	// unchecked has the copies that DRBD does not use before they are known to be in order.
+	unchecked sync.Map
 	// Secrets are the shared secrets of the replication links.
 	Secrets linksecret.Files
 	// stranger is a secret that no other host has. It stands in for one that is lost.

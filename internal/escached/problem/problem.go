@@ -49,6 +49,8 @@ func codeOf(err error) escache.Code {
 		{cache.ErrNoEngine, escache.CodeEngineMissing},
 		{cache.ErrForeign, escache.CodeIdentityMismatch},
 		{cache.ErrCorrupt, escache.CodeCacheCorrupt},
+		{cache.ErrUnchecked, escache.CodeRecovering},
+		{cache.ErrRecovering, escache.CodeRecovering},
 		{cache.ErrUnserved, escache.CodeCacheError},
 		{cache.ErrFailed, escache.CodeCacheError},
 		{cache.ErrDirty, escache.CodeDirty},

@@ -2,6 +2,7 @@ package cachetest
 
 import (
 	"context"
+	"time"
 
 	"github.com/escache/escache-csi/internal/escached/cache"
 )
@@ -20,6 +21,7 @@ type broken struct {
 	*Fake
 
 	memory       func(int64) int64
+	readTime     func(int64) time.Duration
 	wipe         func() error
 	unused       func(bool) bool
 	dirty        func(int64, error) (int64, error)
@@ -65,6 +67,13 @@ func (b *broken) Memory(n int64) int64 {
 		return b.memory(n)
 	}
 	return b.Fake.Memory(n)
+}
+
+func (b *broken) ReadTime(n int64) time.Duration {
+	if b.readTime != nil {
+		return b.readTime(n)
+	}
+	return b.Fake.ReadTime(n)
 }
 
 func (b *broken) Dirty(ctx context.Context, d cache.Disk) (int64, error) {

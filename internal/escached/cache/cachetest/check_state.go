@@ -84,6 +84,20 @@ func takesMemory(s *suite) {
 	}
 }
 
+func takesTimeToRead(s *suite) {
+	last := s.e.ReadTime(0)
+	if last <= 0 {
+		s.Errorf("it has %s to read an empty disk", last)
+	}
+	for _, size := range []int64{1, cache.BlockBytes, 64 << 20, 64<<20 + 1, 1 << 30, 100 << 30, 1 << 40, 1 << 50} {
+		got := s.e.ReadTime(size)
+		if got < last {
+			s.Errorf("a disk of %d bytes has %s to be read, a smaller one %s", size, got, last)
+		}
+		last = got
+	}
+}
+
 func resumesNothing(s *suite) {
 	s.assembled()
 	s.write(1, 1)

@@ -30,6 +30,7 @@ func Checks() []Check {
 		{"Resume does nothing to a cache that works", resumesNothing},
 		{"Resize grows the device and keeps its data", resizes},
 		{"a larger cache takes no less memory", takesMemory},
+		{"a larger disk has no less time to be read", takesTimeToRead},
 		{"an engine that was stopped at any step can go on", goesOn},
 	} {
 		out = append(out, Check{Name: c.name, Run: func(t T, h Host) {

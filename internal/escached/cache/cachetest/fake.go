@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/escache/escache-csi/internal/escached/cache"
 )
@@ -22,6 +23,14 @@ type Fake struct {
 	Alias func(path string) string
 	// Number returns an origin's device number from its path.
 	Number func(path string) string
+	// Checking is called by Check, which returns its error.
+	Checking func(ctx context.Context) error
+	// Counting is called by Dirty, which returns its error.
+	Counting func(ctx context.Context) error
+	// Reads is how long Check and Dirty may take.
+	Reads time.Duration
+	// RecoversLong means that a cache that is made, or whose process has died, is not served for now: its process reads the disk.
+	RecoversLong bool
 	// DirtyErr is the error that Dirty returns, if it is not nil.
 	DirtyErr error
 	// StopErr is the error that Stop returns, if it is not nil: the process of the cache has just died.
@@ -75,6 +84,7 @@ var metadata = []byte("the fake engine's metadata")
 func NewFake() *Fake {
 	f := &Fake{
 		Step: func(string) error { return nil }, Suspending: func(string) {}, Resumed: func(*cache.State) {},
+		Checking: func(context.Context) error { return nil }, Counting: func(context.Context) error { return nil }, Reads: time.Minute,
 		Alias:  func(path string) string { return path },
 		Number: func(path string) string { return path }, size: 1 << 20,
 		disks: map[string]*disk{}, origins: map[string]map[int64][]byte{}, caches: map[string]*assembled{},
@@ -178,7 +188,10 @@ func (f *Fake) Unused(_ context.Context, d cache.Disk) (bool, error) {
 }
 
 // Dirty implements cache.Engine.
-func (f *Fake) Dirty(_ context.Context, d cache.Disk) (int64, error) {
+func (f *Fake) Dirty(ctx context.Context, d cache.Disk) (int64, error) {
+	if err := f.Counting(ctx); err != nil {
+		return 0, err
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.Scans++
@@ -210,9 +223,12 @@ func (f *Fake) CheckOptions(o cache.Options) error {
 }
 
 // Check implements cache.Engine.
-func (f *Fake) Check(_ context.Context, d cache.Disk, id cache.Identity, usedHere bool) error {
+func (f *Fake) Check(ctx context.Context, d cache.Disk, id cache.Identity, usedHere bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if err := f.Checking(ctx); err != nil {
+		return err
+	}
 	_, err := f.disk(d.Path).judge(id, usedHere)
 	return err
 }
@@ -279,6 +295,11 @@ func (f *Fake) Assemble(_ context.Context, s cache.Spec) (string, error) {
 		Measures: &cache.Measures{Reads: none, Writes: none, Flushes: none, RecordWrites: none},
 		Path:     devDir + name, Origin: number, Bytes: s.Bytes, Options: s.Options, Known: true,
 	}}
+	if f.RecoversLong {
+		state := &f.caches[name].state
+		state.Unserved, state.Held, state.Known = "it reads its log", true, false
+		return "", fmt.Errorf("%w: %w", cache.ErrUnserved, cache.ErrRecovering)
+	}
 	if err := f.complete(name, f.caches[name]); err != nil {
 		delete(f.caches, name)
 		return "", err
@@ -358,6 +379,11 @@ func (f *Fake) States(_ context.Context, prefix string) (map[string]cache.State,
 }
 
 func (f *Fake) goesOn(c *assembled) bool { return f.GoesOn && !c.paused }
+
+// ReadTime implements cache.Engine.
+func (f *Fake) ReadTime(diskBytes int64) time.Duration {
+	return f.Reads + time.Duration(max(0, diskBytes))
+}
 
 // Memory implements cache.Engine.
 func (f *Fake) Memory(diskBytes int64) int64 { return max(0, diskBytes) / MemoryShare }

@@ -2,6 +2,7 @@ package cachetest
 
 import (
 	"context"
+	"fmt"
 	"maps"
 
 	"github.com/escache/escache-csi/internal/escached/cache"
@@ -134,6 +135,9 @@ func (f *Fake) Revive(_ context.Context, name string) error {
 func (f *Fake) revive(name string, c *assembled) error {
 	if c.state.Unserved == "" {
 		return nil
+	}
+	if f.RecoversLong {
+		return fmt.Errorf("%w: %w", cache.ErrUnserved, cache.ErrRecovering)
 	}
 	if err := f.change("revive " + name); err != nil {
 		return err

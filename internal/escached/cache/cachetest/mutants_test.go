@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"time"
 
 	"github.com/escache/escache-csi/internal/escached/cache"
 )
@@ -327,6 +328,12 @@ var mutants = map[string]map[string]func(f *Fake, b *broken){
 			b.memory = func(n int64) int64 { return f.Memory(n % (1 << 40)) }
 		},
 		"memory is more than the cache": func(_ *Fake, b *broken) { b.memory = func(n int64) int64 { return 2 * n } },
+	},
+	"a larger disk has no less time to be read": {
+		"there is no time": func(_ *Fake, b *broken) { b.readTime = func(int64) time.Duration { return 0 } },
+		"time overflows": func(_ *Fake, b *broken) {
+			b.readTime = func(n int64) time.Duration { return time.Minute + time.Duration(n)*time.Second }
+		},
 	},
 	"an engine that was stopped at any step can go on": {
 		"an interrupted format is kept": func(f *Fake, b *broken) {

@@ -25,6 +25,9 @@ func (e *Engine) Unused(ctx context.Context, disk cache.Disk) (bool, error) {
 // dirtyTimeout bounds reading all of a cache's metadata.
 const dirtyTimeout = time.Minute
 
+// ReadTime implements cache.Engine: only metadata is read.
+func (*Engine) ReadTime(int64) time.Duration { return dirtyTimeout }
+
 // Dirty implements cache.Engine. It runs dirtyOf in a child.
 func (e *Engine) Dirty(ctx context.Context, disk cache.Disk) (int64, error) {
 	return cache.CountDirty(ctx, e.disks, disk, dirtyQuery, dirtyTimeout)

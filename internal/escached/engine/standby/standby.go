@@ -20,6 +20,8 @@ type Sources struct {
 	Replicas func() (drbd.Table, error)
 	// Scan counts the dirty bytes on the local disk of a volume's cache.
 	Scan func(context.Context, volume.Volume) (int64, error)
+	// ReadTime returns how long a scan of a volume may take.
+	ReadTime func(name string) time.Duration
 	// Busy reports whether a verb has locked the volume with this name.
 	Busy func(name string) bool
 	Now  func() time.Time
@@ -120,12 +122,15 @@ func (s *Scanner) Dirty(ctx context.Context, v volume.Volume, st drbd.Status) *i
 	if err == nil && tableErr == nil && up && after.Current() && after.DiskWrittenKiB == st.DiskWrittenKiB {
 		r.written, r.bytes = st.DiskWrittenKiB, &bytes
 	}
+	if known := s.Known(v.Name(), after); known != nil && r.bytes == nil {
+		return known // another scan has had more time
+	}
 	s.put(v.Name(), r)
 	return r.bytes
 }
 
-// scanTimeout bounds the scan of one disk.
-const scanTimeout = 2 * time.Minute
+// scanTimeout bounds the scan of one disk, beside the time that reading it may take.
+const scanTimeout = time.Minute
 
 // poll is how often Watch looks for standbys that were not scanned yet.
 const poll = 5 * time.Second
@@ -155,7 +160,7 @@ func (s *Scanner) ScanAll(ctx context.Context) {
 		if st.Role != drbd.Secondary || st.PeerRole == drbd.Primary || s.Busy(v.Name()) {
 			continue
 		}
-		ctx, cancel := context.WithTimeout(ctx, scanTimeout)
+		ctx, cancel := context.WithTimeout(ctx, scanTimeout+s.ReadTime(v.Name()))
 		s.Dirty(ctx, v, st)
 		cancel()
 	}

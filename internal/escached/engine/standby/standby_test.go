@@ -22,6 +22,7 @@ func TestAScanDoesNotOutliveTheCountOfWhatWasWritten(t *testing.T) {
 		Volumes:  func() []volume.Volume { return []volume.Volume{v} },
 		Replicas: func() (drbd.Table, error) { return drbd.Table{Devices: map[int]drbd.Status{v.Minor: st}}, nil },
 		Scan:     func(context.Context, volume.Volume) (int64, error) { return dirty, nil },
+		ReadTime: func(string) time.Duration { return time.Minute },
 		Busy:     func(string) bool { return false },
 		Now:      time.Now,
 	})

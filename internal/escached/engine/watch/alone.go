@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/volume"
@@ -15,6 +17,8 @@ const (
 	alonePoll = 5 * time.Second
 	// aloneLongest is the longest time between two attempts to reconnect one replica.
 	aloneLongest = 2 * time.Minute
+	// atOnce is how many replicas Alone works on at the same time. The engine log counts on no more than four that read.
+	atOnce = 4
 )
 
 // Alone reconnects replicas whose link DRBD has given up (StandAlone). That happens when a former
@@ -27,6 +31,8 @@ func (w *Watcher) Alone(ctx context.Context) {
 		wait time.Duration
 	}
 	tries := map[string]try{}
+	var running errgroup.Group // a copy that is read first may take long, and others must not wait for it
+	running.SetLimit(atOnce)
 	for pause.For(ctx, alonePoll) == nil {
 		w.eachReplica(func(v volume.Volume, st drbd.Status, up bool) {
 			now := w.Now()
@@ -38,9 +44,10 @@ func (w *Watcher) Alone(ctx context.Context) {
 				}
 			case !again:
 				tries[v.Name()] = try{next: now.Add(alonePoll / 2), wait: alonePoll}
-			case now.After(last.next):
-				tries[v.Name()] = try{next: now.Add(last.wait), wait: min(2*last.wait, aloneLongest)}
-				w.Reconnect(ctx, v)
+			case now.After(last.next) && w.Running(v.Name()) == "":
+				if running.TryGo(func() error { w.Reconnect(ctx, v); return nil }) {
+					tries[v.Name()] = try{next: now.Add(last.wait), wait: min(2*last.wait, aloneLongest)}
+				}
 			}
 		})
 	}
@@ -50,7 +57,7 @@ func (w *Watcher) Alone(ctx context.Context) {
 // does not run it: it could not come up at the start. Without the secret of the link the peer would
 // only refuse it.
 func (w *Watcher) Reconnect(ctx context.Context, v volume.Volume) {
-	ctx, done, err := w.TryBegin(ctx, v.VolumeRef, host.WorkReconnect, host.ChangeTimeout)
+	ctx, done, err := w.TryBegin(ctx, v.VolumeRef, host.WorkReconnect, host.ChangeTimeout+w.ReadTime(v.Name()))
 	if err != nil {
 		return // a verb is running
 	}

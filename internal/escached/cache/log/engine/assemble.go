@@ -15,7 +15,8 @@ import (
 const undoTimeout = time.Minute
 
 // Assemble implements cache.Engine. It fails with cache.ErrCorrupt, and leaves no device, if the log has
-// lost acknowledged data.
+// lost acknowledged data. While the process still reads a long log, plan and process stay: who began again
+// would begin at zero. What its process says in the end is heard by the next Resume.
 func (e *Engine) Assemble(ctx context.Context, s cache.Spec) (path string, err error) {
 	name := s.Disk.Name
 	if _, err := e.plans.get(name); !errors.Is(err, cache.ErrAbsent) {
@@ -29,7 +30,10 @@ func (e *Engine) Assemble(ctx context.Context, s cache.Spec) (path string, err e
 		return "", err
 	}
 	crashpoint.Reach("dev_connect/planned")
-	if err = e.assemble(ctx, name, p); err != nil {
+	switch err = e.assemble(ctx, name, p); {
+	case errors.Is(err, cache.ErrRecovering):
+		return "", err
+	case err != nil:
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 		defer cancel()
 		return "", errors.Join(err, e.Remove(ctx, name))
@@ -55,6 +59,9 @@ func (e *Engine) planOf(ctx context.Context, s cache.Spec) (p plan, err error) {
 }
 
 func (e *Engine) assemble(ctx context.Context, name string, p plan) error {
+	if err := e.processes.Forget(name); err != nil { // or lossOf takes the words of an earlier process for this one's
+		return err
+	}
 	status, err := e.serve(ctx, name, p)
 	if err != nil {
 		return err

@@ -136,14 +136,40 @@ func (e *Engine) Revive(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
+	if err := e.lossOf(ctx, name); err != nil {
+		return err
+	}
 	_, err = e.serve(ctx, name, p)
 	return err
+}
+
+// lossOf returns the error of a process that has found losses in a log before anybody could use the device, and has
+// ended: Assemble had stopped waiting for it. Another process would read all of the log again, and find the same.
+func (e *Engine) lossOf(ctx context.Context, name string) error {
+	running, err := e.processes.Running(name)
+	if err != nil || running {
+		return err
+	}
+	fronts, err := e.fronts(ctx, name)
+	if err != nil {
+		return err
+	}
+	if _, exposed := fronts[name]; exposed {
+		return nil
+	}
+	if err := ended(e.processes.LastWords(name)); errors.Is(err, cache.ErrCorrupt) {
+		return err
+	}
+	return nil
 }
 
 // Resume implements cache.Engine: it makes the process and the device in front what the plan says.
 func (e *Engine) Resume(ctx context.Context, name string) error {
 	p, err := e.plans.get(name)
 	if err != nil {
+		return err
+	}
+	if err := e.lossOf(ctx, name); err != nil {
 		return err
 	}
 	status, err := e.serve(ctx, name, p)

@@ -57,12 +57,26 @@ func blocksOf(offset, n int64) (offsets []int64) {
 // dirtyQuery is the name under which child.Main must know the query.
 const dirtyQuery = "log-dirty"
 
-// dirtyTimeout bounds reading all of a log that is not in the image.
-const dirtyTimeout = 2 * time.Minute
+const (
+	// slowBytesPerSecond is how much of a log is read in a second at least: a slow disk gives 100 MiB/s, and four volumes
+	// are read at once when a host starts.
+	slowBytesPerSecond = 100 << 20 / 4
+	// leastReadTime is for a disk that is busy with something else.
+	leastReadTime = 2 * time.Minute
+)
+
+// ReadTime implements cache.Engine. All of a disk can be log that is not in the image.
+func (*Engine) ReadTime(diskBytes int64) time.Duration {
+	return leastReadTime + time.Duration(max(0, diskBytes)/slowBytesPerSecond)*time.Second
+}
 
 // Dirty implements cache.Engine. It reads the whole log, in a child.
 func (e *Engine) Dirty(ctx context.Context, disk cache.Disk) (int64, error) {
-	return cache.CountDirty(ctx, e.disks, disk, dirtyQuery, dirtyTimeout)
+	bytes, err := e.kernel.Bytes(disk.Path)
+	if err != nil {
+		return 0, err
+	}
+	return cache.CountDirty(ctx, e.disks, disk, dirtyQuery, e.ReadTime(bytes))
 }
 
 // dirtyOf counts the dirty bytes on a disk. Without a log a disk is empty only if it was not formatted.
@@ -75,7 +89,7 @@ func dirtyOf(device io.ReaderAt) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	log, losses, err := ring.Inspect(readOnly{device})
+	log, losses, err := ring.InspectToLoss(readOnly{device})
 	switch {
 	case errors.Is(err, ring.ErrNoLog) && !formatted:
 		return 0, blankSuper(device)
@@ -84,7 +98,7 @@ func dirtyOf(device io.ReaderAt) (int64, error) {
 	case err != nil:
 		return 0, err
 	case len(losses) > 0:
-		return 0, lost(losses)
+		return 0, fmt.Errorf("%w: acknowledged data is lost: %s; what follows was not read", cache.ErrCorrupt, losses[0])
 	}
 	return int64(log.State().Dirty) * record.BlockBytes, nil
 }
@@ -101,11 +115,6 @@ func blankSuper(device io.ReaderAt) error {
 	return nil
 }
 
-// lost is the error for acknowledged data that the log does not have any more.
-func lost[L fmt.Stringer](losses []L) error {
-	return fmt.Errorf("%w: acknowledged data is lost: %s (%d in all)", cache.ErrCorrupt, losses[0], len(losses))
-}
-
 // readOnly is the log's part of a disk.
 type readOnly struct{ io.ReaderAt }
 
@@ -115,18 +124,15 @@ func (r readOnly) ReadAt(p []byte, at int64) (int, error) {
 
 func (readOnly) WriteStable([]byte, int64) error { return errors.New("the disk is only read here") }
 
-// checkTimeout bounds Check. Whoever opens the log reads it again, and has as long.
-const checkTimeout = time.Minute
-
-// Check implements cache.Engine. It reads the whole log, in a child. A log that is too long for that is in
-// order as far as anybody knows before it is opened.
+// Check implements cache.Engine. It reads the whole log, in a child, to the first loss. As long as it has not, nobody
+// knows that the log is in order: whoever takes it for that may overwrite the good copy with it.
 func (e *Engine) Check(ctx context.Context, disk cache.Disk, id cache.Identity, usedHere bool) error {
-	if format, err := e.judge(ctx, disk, id, usedHere); err != nil || format {
-		return err
+	format, err := e.judge(ctx, disk, id, usedHere)
+	if err == nil && !format {
+		_, err = e.Dirty(ctx, disk)
 	}
-	_, err := cache.CountDirty(ctx, e.disks, disk, dirtyQuery, checkTimeout)
-	if errors.Is(err, command.ErrTimeout) && ctx.Err() == nil {
-		return nil
+	if errors.Is(err, command.ErrTimeout) || errors.Is(err, command.ErrStuck) {
+		return fmt.Errorf("%w: the log was not read to its end; repeat the call: %w", cache.ErrUnchecked, err)
 	}
 	return err
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/cache/log/control"
+	"github.com/escache/escache-csi/internal/escached/cache/log/process"
 	"github.com/escache/escache-csi/internal/escached/devmapper"
 	"github.com/escache/escache-csi/internal/unixsocket"
 )
@@ -295,22 +296,97 @@ func TestALogThatHasLostDataIsNotServed(t *testing.T) {
 	}
 }
 
-// It is read again when it is opened: a volume must not stay away because its log is long.
-func TestALogThatTakesTooLongToCheckIsOpened(t *testing.T) {
+// TestALogThatTakesTooLongToCheckIsNotInOrder: DRBD would take a damaged copy for the source of a resync.
+func TestALogThatTakesTooLongToCheckIsNotInOrder(t *testing.T) {
 	h, e := assembled(t)
 	must(t, e.Remove(t.Context(), volume))
-	h.queryErr = &command.TimeoutError{Command: "read the log", After: time.Minute}
-	must(t, e.Check(t.Context(), h.Spec().Disk, id, true))
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	h.queryErr = ctx.Err()
-	if err := e.Check(ctx, h.Spec().Disk, id, true); err == nil {
-		t.Error("Check ends with its context, and knows that the log is in order")
+	for _, h.queryErr = range []error{&command.TimeoutError{Command: "read the log", After: time.Minute}, &command.StuckError{}} {
+		if err := e.Check(t.Context(), h.Spec().Disk, id, true); !errors.Is(err, cache.ErrUnchecked) || errors.Is(err, cache.ErrCorrupt) {
+			t.Errorf("after %v: %v", h.queryErr, err)
+		}
 	}
 	h.queryErr = errors.New("input/output error")
 	if err := e.Check(t.Context(), h.Spec().Disk, id, true); err == nil || errors.Is(err, cache.ErrCorrupt) {
 		t.Errorf("a log that cannot be read: %v", err)
 	}
+}
+
+// TestALongLogHasTimeToBeRead: 100 MiB/s, shared by four.
+func TestALongLogHasTimeToBeRead(t *testing.T) {
+	h, e := assembled(t)
+	must(t, e.Remove(t.Context(), volume))
+	const bytes = 100 << 30
+	h.bytes = bytes
+	const want = bytes / (25 << 20) * time.Second
+	if got := e.ReadTime(bytes); got < want {
+		t.Errorf("%s for 100 GiB", got)
+	}
+	must(t, e.Check(t.Context(), h.Spec().Disk, id, true))
+	_, err := e.Dirty(t.Context(), h.Spec().Disk)
+	must(t, err)
+	if len(h.queried) != 2 || slices.Min(h.queried) < want {
+		t.Errorf("the children had %v", h.queried)
+	}
+}
+
+// readingLong is a host whose process reads its log for longer than Assemble waits.
+func readingLong(t *testing.T) (*host, *Engine) {
+	t.Helper()
+	h, e := assembled(t)
+	must(t, e.Remove(t.Context(), volume))
+	h.readsLong = true
+	h.starts, h.kills = 0, 0
+	ctx, cancel := context.WithTimeout(t.Context(), 10*answerPoll)
+	defer cancel()
+	if _, err := e.Assemble(ctx, h.Spec()); !errors.Is(err, cache.ErrRecovering) || !errors.Is(err, cache.ErrUnserved) {
+		t.Fatalf("Assemble: %v", err)
+	}
+	return h, e
+}
+
+func TestAProcessThatReadsALongLogIsWaitedForAgain(t *testing.T) {
+	h, e := readingLong(t)
+	if s := stateOf(t, e); s.Unserved != reading || s.Known || !s.Held {
+		t.Errorf("it is %+v", s)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*answerPoll)
+	defer cancel()
+	if err := e.Resume(ctx, volume); !errors.Is(err, cache.ErrRecovering) {
+		t.Errorf("Resume while it reads: %v", err)
+	}
+	must(t, h.processes[volume].listen())
+	e = h.engine() // of another escached
+	must(t, e.Resume(t.Context(), volume))
+	h.holds(1, 1)
+	if h.starts != 1 || h.kills != 0 {
+		t.Errorf("%d processes were started, and %d killed", h.starts, h.kills)
+	}
+}
+
+func TestAProcessThatReadsALongLogCanBeRemoved(t *testing.T) {
+	h, e := readingLong(t)
+	must(t, e.Remove(t.Context(), volume))
+	if all, err := e.States(t.Context(), ""); err != nil || len(all)+len(h.processes)+len(h.nbd) > 0 {
+		t.Errorf("left: %v, %v, %v, %v", all, err, h.processes, h.nbd)
+	}
+}
+
+// TestALossThatNobodyWaitedForIsTold: another process would read the log again, and so for ever.
+func TestALossThatNobodyWaitedForIsTold(t *testing.T) {
+	h, e := readingLong(t)
+	h.processes[volume].die()
+	clear(h.nbd)
+	h.said[volume] = "escache-cache: record 7 is damaged: " + process.ErrLosses.Error()
+	for what, err := range map[string]error{"Revive": e.Revive(t.Context(), volume), "Resume": e.Resume(t.Context(), volume)} {
+		if !errors.Is(err, cache.ErrCorrupt) || h.starts != 1 {
+			t.Errorf("%s: %v, after %d starts", what, err, h.starts)
+		}
+	}
+	must(t, e.Remove(t.Context(), volume))
+	h.readsLong = false
+	_, err := e.Assemble(t.Context(), h.Spec())
+	must(t, err)
+	h.holds(1, 1)
 }
 
 func TestAPlanOfAnEarlierStartOfTheHostCountsAsNone(t *testing.T) {

@@ -40,6 +40,10 @@ type host struct {
 	nbd       map[string]kernel.Found // by backend
 	noKernel  bool
 	queryErr  error
+	queried   []time.Duration // what the children had
+	bytes     int64           // of the disk
+	readsLong bool            // a process does not listen before it is told to
+	kills     int
 	said      map[string]string          // last words
 	saved     map[string]control.Options // what a process leaves for the next one of the same device
 	beforeSet func()                     // see onSet
@@ -74,7 +78,7 @@ func newHost(t *testing.T) *host {
 		t.Fatal(err)
 	}
 	h := &host{
-		t: t, dir: dir, disk: make([]byte, diskBytes), origin: map[int64][]byte{}, size: 1 << 20,
+		t: t, dir: dir, bytes: diskBytes, disk: make([]byte, diskBytes), origin: map[int64][]byte{}, size: 1 << 20,
 		fronts: map[string]*dmDevice{}, processes: map[string]*fakeProcess{}, nbd: map[string]kernel.Found{}, said: map[string]string{},
 		saved: map[string]control.Options{}, beforeSet: func() {}, afterSet: func(*fakeProcess) {},
 	}
@@ -257,9 +261,10 @@ func (h *hostDisks) Write(_ context.Context, _, _ string, offset int64, data []b
 	return nil
 }
 
-func (h *hostDisks) Query(_ context.Context, _, query, _ string, _ time.Duration) ([]byte, error) {
+func (h *hostDisks) Query(_ context.Context, _, query, _ string, timeout time.Duration) ([]byte, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.queried = append(h.queried, timeout)
 	if h.queryErr != nil {
 		return nil, h.queryErr
 	}
@@ -304,7 +309,7 @@ func (h *hostKernel) Number(path string) (string, error) {
 	return "", fmt.Errorf("there is no %s", path)
 }
 
-func (h *hostKernel) Bytes(string) (int64, error) { return diskBytes, nil }
+func (h *hostKernel) Bytes(string) (int64, error) { return h.bytes, nil }
 
 // hostProcesses are the processes of the host.
 type hostProcesses host
@@ -342,6 +347,7 @@ func (h *hostProcesses) Running(name string) (bool, error) { return h.find(name)
 
 func (h *hostProcesses) Kill(_ context.Context, name string) error {
 	if p := h.find(name); p != nil {
+		h.kills++
 		p.die()
 	}
 	return nil
@@ -363,4 +369,9 @@ func (h *hostProcesses) LastWords(name string) string {
 	return h.said[name]
 }
 
-func (*hostProcesses) Forget(string) error { return nil }
+func (h *hostProcesses) Forget(name string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.said, name)
+	return nil
+}

@@ -60,7 +60,7 @@ func serve(h *host, flags map[string]string) (*fakeProcess, error) {
 	opened, losses, err := device.Open((*disk)(h), (*image)(h), p.memory)
 	if err == nil && len(losses) > 0 {
 		opened.Close()
-		err = fmt.Errorf("%w: %v", process.ErrLosses, losses)
+		err = fmt.Errorf("%v: %w", losses, process.ErrLosses)
 	}
 	if err != nil {
 		return nil, errors.Join(err, p.memory.Close())
@@ -70,9 +70,18 @@ func serve(h *host, flags map[string]string) (*fakeProcess, error) {
 		p.options = h.saved[flags["--name"]]
 	}
 	p.apply(p.options)
+	if h.readsLong {
+		return p, nil
+	}
+	return p, p.listen()
+}
+
+// listen ends the recovery.
+func (p *fakeProcess) listen() error {
+	h, flags := p.h, p.flags
 	listener, err := unixsocket.Listen(flags["--socket"], unixsocket.Modes{Directory: 0o700, Socket: 0o600})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -84,12 +93,14 @@ func serve(h *host, flags map[string]string) (*fakeProcess, error) {
 	}
 	p.server = &http.Server{Handler: control.Handler(p), ReadHeaderTimeout: time.Second}
 	go func() { _ = p.server.Serve(listener) }()
-	return p, nil
+	return nil
 }
 
 // die ends the process at once. What it has answered stays in its memory.
 func (p *fakeProcess) die() {
-	_ = p.server.Close()
+	if p.server != nil {
+		_ = p.server.Close()
+	}
 	p.device.Close()
 	p.device.Wait()
 	_ = p.memory.Close()

@@ -18,7 +18,8 @@ import (
 const (
 	// statusTimeout bounds the question for the state of one volume: it waits for no I/O.
 	statusTimeout = 2 * time.Second
-	// serveTimeout bounds the wait for a process that recovers its log, or that hangs.
+	// serveTimeout bounds the wait for a process that recovers its log, or that hangs. The one that recovers goes on
+	// after that, and the next call waits for it.
 	serveTimeout = 2 * time.Minute
 	// answerPoll is how often a process that was started is asked whether it serves.
 	answerPoll = 20 * time.Millisecond
@@ -47,8 +48,12 @@ func unserved(s control.Status, err error) string {
 	return ""
 }
 
+// reading is why nothing serves a volume whose process runs and does not listen yet.
+const reading = "its process reads the log, or waits for a disk"
+
 // serve returns the state of the process that serves a volume, and starts it if it is dead, or if its log
-// has failed. It waits until the process has opened its log.
+// has failed. It waits until the process has opened its log. If that takes too long the error wraps
+// cache.ErrRecovering.
 func (e *Engine) serve(ctx context.Context, name string, p plan) (control.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, serveTimeout)
 	defer cancel()
@@ -72,8 +77,8 @@ func (e *Engine) serve(ctx context.Context, name string, p plan) (control.Status
 // answer waits until the process of a volume serves it.
 func (e *Engine) answer(ctx context.Context, name string) (control.Status, error) {
 	for {
-		status, err := e.status(ctx, name)
-		why := unserved(status, err)
+		status, statusErr := e.status(ctx, name)
+		why := unserved(status, statusErr)
 		if why == "" {
 			return status, nil
 		}
@@ -84,10 +89,18 @@ func (e *Engine) answer(ctx context.Context, name string) (control.Status, error
 		if !running {
 			return status, ended(e.processes.LastWords(name))
 		}
-		if err := pause.For(ctx, answerPoll); err != nil {
-			return status, fmt.Errorf("%w: %s: %w", cache.ErrUnserved, why, err)
+		if wait := pause.For(ctx, answerPoll); wait != nil {
+			if deaf(statusErr) {
+				return status, recovering()
+			}
+			return status, fmt.Errorf("%w: %s: %w", cache.ErrUnserved, why, wait)
 		}
 	}
+}
+
+// recovering is the error of a process that has not come to serve yet.
+func recovering() error {
+	return fmt.Errorf("%w: %w: %s; it goes on with that: repeat the call", cache.ErrUnserved, cache.ErrRecovering, reading)
 }
 
 // ended is the error of a process that did not come to serve.

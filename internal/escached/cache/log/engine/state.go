@@ -33,6 +33,11 @@ func (e *Engine) States(ctx context.Context, prefix string) (map[string]cache.St
 			}
 			d, exposed := fronts[name]
 			state := p.state(name, status, err)
+			if running, lookErr := false, error(nil); p.damage == "" && deaf(err) {
+				if running, lookErr = e.processes.Running(name); lookErr == nil && running {
+					state.Unserved = reading
+				}
+			}
 			state.Open = d.Open
 			state.Held = state.Held || !exposed || d.Suspended
 			rests := p.Paused && d.Suspended && (state.Unserved != "" || status.Held)

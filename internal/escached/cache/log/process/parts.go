@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -115,9 +116,16 @@ func (p *parts) recover(c Config) error {
 		p.losses = append(p.losses, l.String())
 	}
 	if len(losses) > 0 && !c.AcceptLosses {
-		return fmt.Errorf("%w: %v; what is left is served with --accept-losses", ErrLosses, p.losses)
+		return lossesIn(p.losses)
 	}
 	return nil
+}
+
+// lossesIn is the error for losses. escached knows it by its last words, so they come after a list of any length.
+func lossesIn(losses []string) error {
+	const most = 10
+	list := strings.Join(losses[:min(len(losses), most)], "; ")
+	return fmt.Errorf("%s (%d in all); what is left is served with --accept-losses: %w", list, len(losses), ErrLosses)
 }
 
 // close lets the next process have the volume. The device writes nothing any more when it is called.

@@ -283,6 +283,33 @@ func TestWhatCannotBeServedIsRefused(t *testing.T) {
 	}
 }
 
+// TestALossOfManyExtentsIsToldInTheLastWords: escached hears no more of a process that has ended.
+func TestALossOfManyExtentsIsToldInTheLastWords(t *testing.T) {
+	h := newHost(t)
+	ended, _ := h.run()
+	const extents, lastWords = 30, 500
+	for i := range extents {
+		must(t, h.write(2*i, byte(i+1), 0))
+	}
+	must(t, h.write(2*extents, 99, nbd.FUA))
+	must(t, h.write(1, 99, nbd.FUA)) // the witness of the record before
+	h.stop(ended)
+	disk, err := os.OpenFile(h.config.Disk, os.O_RDWR, 0)
+	must(t, err)
+	for i := range extents {
+		_, err := disk.WriteAt([]byte{77}, cache.HeaderBytes+int64(record.Superblocks+1+i)*record.BlockBytes)
+		must(t, err)
+	}
+	must(t, disk.Close())
+	err = Run(t.Context(), h.config, h, nil, slog.New(slog.DiscardHandler))
+	if !errors.Is(err, ErrLosses) || len(err.Error()) < lastWords {
+		t.Fatalf("it ends with %v", err)
+	}
+	if words := err.Error(); !strings.Contains(words[len(words)-lastWords:], ErrLosses.Error()) {
+		t.Errorf("the last words are %q", words[len(words)-lastWords:])
+	}
+}
+
 func TestALogWithLossesIsServedOnlyIfTheyAreAccepted(t *testing.T) {
 	h := newHost(t)
 	ended, _ := h.run()
