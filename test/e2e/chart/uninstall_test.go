@@ -62,7 +62,7 @@ func uninstall(t *testing.T, w *world) {
 	w.sees(t, "", "get", "csistoragecapacities", "-A", "-o", "name")
 	w.sees(t, "", "get", "csinodes", "-o", "jsonpath={.items[*].spec.drivers[*].name}")
 	doc := page.Read(t, "docs/uninstall.md")
-	clean := doc.Quoted(t, "rm -r")
+	clean := doc.Line(t, "  rm -r ")
 	for _, h := range w.hosts {
 		if left := w.shell(t, h.Name, `pgrep -fl '[e]scached|csi-[n]ode|csi-[c]ontroller' || true
 			grep -e escache /proc/mounts || true`); left != "" {
