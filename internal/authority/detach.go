@@ -33,9 +33,9 @@ type Detachment struct {
 // Detach decides how to take the volume from a node. The holder is the node's own report. A node
 // that has unstaged has no device any more and loses the volume at once. A node that Kubernetes has
 // given up is fenced, whether it is dead or only cut off; nobody waits for it. A node that has
-// lost its replica is fenced, too. If a node that lives still has the device, the error wraps ErrStaged. csi-controller itself attaches a volume to write its cache back.
+// lost its replica is fenced, too. csi-controller itself attaches a volume to write its cache back.
 // That attachment belongs to no pod: only EndFlush ends it. A pod that got the volume there and has not
-// used it gives it back. Errors wrap ErrRefused or ErrUnreachable.
+// used it gives it back. Errors wrap ErrRefused or ErrUnreachable; ErrStaged if a node that lives has the device.
 func Detach(v *v1alpha1.CacheVolume, node string, holder Report, death Death) (Detachment, error) {
 	if v.Status.AttachedNode == "" || v.Status.AttachedNode != node || v.Status.FlushAttached() {
 		return Detachment{Gone: true}, nil

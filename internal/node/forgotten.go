@@ -47,7 +47,9 @@ func (s *Service) unstageForgotten(ctx context.Context) error {
 			continue
 		}
 		all.Go(func() error {
-			err := s.exclusively(volume, "unstaging what the kubelet has forgotten", func() error { return s.unstageIfAsked(ctx, volume, status) })
+			err := s.exclusively(volume, "unstaging what the kubelet has forgotten", func() error {
+				return s.unstageIfAsked(ctx, volume, status)
+			})
 			if err != nil {
 				s.Logger.InfoContext(ctx, "volume is not unstaged yet", "volume", volume, "error", err)
 			}

@@ -63,7 +63,9 @@ func TestAVolumeThatTheKubeletHasForgottenIsUnstaged(t *testing.T) {
 		}, nil},
 		{"a pod gets it meanwhile", func(t *testing.T, h *host, staging string) {
 			target := filepath.Join(t.TempDir(), "mount")
-			h.before["read"] = func() { h.table = append(h.table, mounts.Entry{Path: target, Device: mounts.At(h.table, staging).Device}) }
+			h.before["read"] = func() {
+				h.table = append(h.table, mounts.Entry{Path: target, Device: mounts.At(h.table, staging).Device})
+			}
 		}, []string{"read"}},
 		{"it is not connected", func(_ *testing.T, h *host, _ string) { h.change("v", disconnected) }, nil},
 	} {

@@ -71,8 +71,11 @@ func receive(ctx context.Context, l net.Listener) error {
 
 // send returns how many bytes arrive in a second.
 func send(ctx context.Context, address string, bytes int64) (float64, error) {
-	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, "tcp", address)
+	to, err := net.ResolveTCPAddr("tcp", address)
+	if err != nil {
+		return 0, err
+	}
+	conn, err := net.DialTCP("tcp", nil, to)
 	if err != nil {
 		return 0, err
 	}
@@ -87,7 +90,7 @@ func send(ctx context.Context, address string, bytes int64) (float64, error) {
 		}
 		left -= int64(n)
 	}
-	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+	if err := conn.CloseWrite(); err != nil {
 		return 0, err
 	}
 	if _, err := io.ReadFull(conn, buffer[:1]); err != nil {

@@ -179,21 +179,24 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume.Volume, active bool
 	}
 	crashpoint.Reach("start/asked")
 	if err := e.EnsureUp(ctx, v); err != nil {
-		if isDamage(err) {
-			// It stays down, and Watch tries again until the arbiter can be told.
-			e.damaged.Store(v.Name(), damage{err, unknownWritten})
-			e.log.Error("a copy is damaged", "pool", v.Pool, "image", v.Image, "error", err)
-			return nil
-		}
-		if errors.Is(err, cache.ErrUnchecked) {
-			// It stays down, and Watch tries again with all the time that it takes. Others do not wait for that.
-			e.log.Warn("a copy was not read to its end", "pool", v.Pool, "image", v.Image, "error", err)
-			return nil
-		}
-		return err
+		return e.staysDown(v, err)
 	}
 	crashpoint.Reach("start/up")
 	return e.UnmapAndDemote(ctx, v)
+}
+
+// staysDown returns why a replica could not be brought up, or nil if Watch tries that again.
+func (e *Engine) staysDown(v volume.Volume, why error) error {
+	switch {
+	case isDamage(why): // Watch tries again until the arbiter can be told
+		e.damaged.Store(v.Name(), damage{why, unknownWritten})
+		e.log.Error("a copy is damaged", "pool", v.Pool, "image", v.Image, "error", why)
+		return nil
+	case errors.Is(why, cache.ErrUnchecked): // Watch takes all the time that it needs, and others do not wait for that
+		e.log.Warn("a copy was not read to its end", "pool", v.Pool, "image", v.Image, "error", why)
+		return nil
+	}
+	return why
 }
 
 // dropOrphans removes resource files and secrets whose volume is gone, or that are half-written. If

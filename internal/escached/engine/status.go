@@ -322,8 +322,8 @@ func (e *Engine) describeFault(s *escache.VolumeStatus, r volume.Reading, stuck 
 func (e *Engine) notRunning(r volume.Reading) *escache.Fault {
 	switch {
 	case e.Unchecked(r.Name()) && !r.DiskFailed:
-		return fault(escache.CodeRecovering, "it is not known yet whether the copy on "+e.Config.Node+" is in order: its cache is being read, "+
-			"again if that took too long, and DRBD does not use it before; wait, or connect the volume on "+r.Peer.Name)
+		return fault(escache.CodeRecovering, "it is not known yet whether the copy on "+e.Config.Node+" is in order: its cache is being "+
+			"read, again if that took too long, and DRBD does not use it before; wait, or connect the volume on "+r.Peer.Name)
 	case r.DiskFailed:
 		return fault(escache.CodeCacheError, "this host's cache disk has failed, and DRBD does not use it: replace it")
 	}

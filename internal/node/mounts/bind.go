@@ -16,7 +16,7 @@ func BindReadOnly(source, target string) error {
 	if err != nil {
 		return &os.PathError{Op: "open_tree", Path: source, Err: err}
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
 		return fmt.Errorf("make a mount of %s read-only: %w", source, err)
 	}

@@ -126,7 +126,8 @@ func (m *Mounter) Mount(ctx context.Context, volume, device, target, fsType stri
 // Bind bind-mounts a directory or a device node at target. If it fails, it leaves nothing mounted
 // there.
 func (m *Mounter) Bind(ctx context.Context, volume, source, target string, readOnly bool) error {
-	c := command.Command{Volume: volume, Name: "mount", Args: mount.MakeMountArgs(source, target, "", []string{"bind"}), Timeout: bindTimeout}
+	args := mount.MakeMountArgs(source, target, "", []string{"bind"})
+	c := command.Command{Volume: volume, Name: "mount", Args: args, Timeout: bindTimeout}
 	if readOnly {
 		c.Name, c.Args = m.binder[0], append(slices.Clone(m.binder[1:]), source, target)
 	}

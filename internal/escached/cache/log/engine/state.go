@@ -33,8 +33,8 @@ func (e *Engine) States(ctx context.Context, prefix string) (map[string]cache.St
 			}
 			d, exposed := fronts[name]
 			state := p.state(name, status, err)
-			if running, lookErr := false, error(nil); p.damage == "" && deaf(err) {
-				if running, lookErr = e.processes.Running(name); lookErr == nil && running {
+			if p.damage == "" && deaf(err) {
+				if running, err := e.processes.Running(name); err == nil && running {
 					state.Unserved = reading
 				}
 			}
