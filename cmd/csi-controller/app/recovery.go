@@ -79,7 +79,7 @@ func (o *RecoveryOptions) bind(f *pflag.FlagSet) {
 		"how long a node must count as dead, without a break, before --taint-dead-nodes taints it")
 	f.DurationVar(&o.RepairAfter, "repair-after", o.RepairAfter,
 		"how long a host is gone before its replicas of attached volumes are replaced. Dirty volumes that no node has are written back "+
-			"then. What is proven lost counts at once; 0: only what kubectl escache repair asks for, and write-backs that were begun")
+			"then. What is proven lost counts at once; 0: nothing is begun but what kubectl escache repair asks for")
 	f.BoolVar(&o.RepairDrain, "repair-drain", o.RepairDrain,
 		"have a volume write through to Ceph while its lost replica is being replaced")
 	f.IntVar(&o.RepairParallel, "repair-parallel", o.RepairParallel,
