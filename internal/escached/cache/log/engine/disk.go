@@ -89,7 +89,7 @@ func dirtyOf(device io.ReaderAt) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	log, losses, err := ring.InspectToLoss(readOnly{device})
+	log, losses, err := ring.Inspect(readOnly{device})
 	switch {
 	case errors.Is(err, ring.ErrNoLog) && !formatted:
 		return 0, blankSuper(device)
@@ -98,7 +98,7 @@ func dirtyOf(device io.ReaderAt) (int64, error) {
 	case err != nil:
 		return 0, err
 	case len(losses) > 0:
-		return 0, fmt.Errorf("%w: acknowledged data is lost: %s; what follows was not read", cache.ErrCorrupt, losses[0])
+		return 0, fmt.Errorf("%w: acknowledged data is lost: %s (%d in all)", cache.ErrCorrupt, losses[0], len(losses))
 	}
 	return int64(log.State().Dirty) * record.BlockBytes, nil
 }
@@ -124,7 +124,7 @@ func (r readOnly) ReadAt(p []byte, at int64) (int, error) {
 
 func (readOnly) WriteStable([]byte, int64) error { return errors.New("the disk is only read here") }
 
-// Check implements cache.Engine. It reads the whole log, in a child, to the first loss. As long as it has not, nobody
+// Check implements cache.Engine. It reads the whole log, in a child. As long as it has not, nobody
 // knows that the log is in order: whoever takes it for that may overwrite the good copy with it.
 func (e *Engine) Check(ctx context.Context, disk cache.Disk, id cache.Identity, usedHere bool) error {
 	format, err := e.judge(ctx, disk, id, usedHere)

@@ -354,6 +354,11 @@ func TestAProcessThatReadsALongLogIsWaitedForAgain(t *testing.T) {
 	if err := e.Resume(ctx, volume); !errors.Is(err, cache.ErrRecovering) {
 		t.Errorf("Resume while it reads: %v", err)
 	}
+	ended, end := context.WithCancel(t.Context())
+	end() // while it is asked
+	if _, err := e.answer(ended, volume); !errors.Is(err, cache.ErrRecovering) {
+		t.Errorf("a question that the end of the call has cut off: %v", err)
+	}
 	must(t, h.processes[volume].listen())
 	e = h.engine() // of another escached
 	must(t, e.Resume(t.Context(), volume))

@@ -74,10 +74,11 @@ func (e *Engine) serve(ctx context.Context, name string, p plan) (control.Status
 	return e.answer(ctx, name)
 }
 
-// answer waits until the process of a volume serves it.
+// answer waits until the process of a volume serves it. The end of the context cuts no question off: that would look like a
+// process that hangs.
 func (e *Engine) answer(ctx context.Context, name string) (control.Status, error) {
 	for {
-		status, statusErr := e.status(ctx, name)
+		status, statusErr := e.status(context.WithoutCancel(ctx), name)
 		why := unserved(status, statusErr)
 		if why == "" {
 			return status, nil

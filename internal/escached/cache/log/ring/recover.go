@@ -32,12 +32,7 @@ func (l Loss) String() string {
 //
 // The last record has no witness: if it decays, it looks as if it had never been complete. If it was written through, and nobody
 // has an answer to it, it is taken for that: the image may have it, or a part of it, and is what counts.
-func Inspect(disk Disk) (*Log, []Loss, error) { return inspect(disk, false) }
-
-// InspectToLoss is Inspect that ends at the first loss: then the log is not complete, and only that loss is returned.
-func InspectToLoss(disk Disk) (*Log, []Loss, error) { return inspect(disk, true) }
-
-func inspect(disk Disk, toLoss bool) (*Log, []Loss, error) {
+func Inspect(disk Disk) (*Log, []Loss, error) {
 	super, err := readSuper(disk)
 	if err != nil {
 		return nil, nil, err
@@ -46,7 +41,7 @@ func inspect(disk Disk, toLoss bool) (*Log, []Loss, error) {
 		disk: disk, volume: super.Volume, ring: super.RingBlocks, super: super,
 		head: super.Start, tail: super.Start, gaps: map[uint64]record.Place{}, lost: map[uint64][]int{},
 	}
-	losses, err := l.replay(toLoss)
+	losses, err := l.replay()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -135,11 +130,11 @@ func readSuper(disk Disk) (record.Superblock, error) {
 	return record.Superblock{}, ErrNoLog
 }
 
-// replay reads records from the start on until there is no next one, or to the first loss.
-func (l *Log) replay(toLoss bool) ([]Loss, error) {
+// replay reads records from the start on until there is no next one. The newest one says what the origin has, so no loss counts before.
+func (l *Log) replay() ([]Loss, error) {
 	var losses []Loss
 	r := l.newReader()
-	for !toLoss || len(losses) == 0 {
+	for {
 		next, damaged, err := l.next(r)
 		if err != nil {
 			return nil, err
@@ -166,7 +161,6 @@ func (l *Log) replay(toLoss bool) ([]Loss, error) {
 		l.gaps[l.head.Sequence] = witness.Place
 		l.head = witness.Place
 	}
-	return losses, nil
 }
 
 // next reads the record at the head. It returns nil if there is none whose header is in order, and those extents whose

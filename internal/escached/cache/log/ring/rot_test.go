@@ -51,22 +51,6 @@ func first(t *testing.T, l *Log, block uint64) byte {
 // Records are three blocks long here: the first is at block 0 of the ring.
 func damage(d *logtest.Disk, l *Log, block uint64) { d.Stable[l.offset(block)+100] ^= 1 }
 
-func TestInspectToLossEndsAtTheFirstLoss(t *testing.T) {
-	disk, l := filled(t, 0, 2, 4)
-	damage(disk, l, 1)
-	damage(disk, l, 4)
-	_, losses, err := InspectToLoss(disk)
-	if want := (Loss{1, 1, []record.Extent{{Start: 0, Blocks: 2, Kind: record.Data}}}); err != nil || len(losses) != 1 ||
-		losses[0].String() != want.String() {
-		t.Errorf("losses %v, %v", losses, err)
-	}
-	disk, l = filled(t, 0, 2, 4)
-	whole, losses, err := InspectToLoss(disk)
-	if err != nil || len(losses) > 0 || whole.State().Dirty != l.State().Dirty {
-		t.Errorf("without a loss: %v, %v", losses, err)
-	}
-}
-
 func TestDecayInTheMiddleIsTold(t *testing.T) {
 	for _, test := range []struct {
 		name    string
