@@ -59,7 +59,7 @@ step "tests of csi-controller and its tools on real Ceph and Kubernetes, since t
 step "lab up: Ceph, Kubernetes, three hosts, the driver" lab up --driver
 # The rest of this suite breaks more, and takes as long as everything above: `make e2e` and the other e2e targets.
 step "claim, pod, move, power loss, removal" in_lab node -test.run '^TestCore$'
-step "pods on hosts, and parts that are killed" in_lab node -test.run '^TestNode$/(claim_to|grows|moves|killed_under_load|loses_power)'
+step "pods on hosts, and parts that are killed" in_lab node -test.run '^TestNode$/(claim_to|grows|moves|killed_under_load|while_a_volume_is_unstaged|loses_power)'
 # One row of `make chaos-driver`: the one that has lost a write. Its core takes 17 minutes.
 step "the holder's disk fails unheard, then both hosts lose their power" in_lab chaosdriver -test.run \
   '^TestChaosDriver$/disk/of_the_holder_dead_while'

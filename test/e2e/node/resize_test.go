@@ -30,9 +30,11 @@ parameters: {%s}
 // cacheResize gives a claim with a running pod a larger cache, which it gets when the pod moves, and a smaller
 // one afterwards. Each time what was written before is there.
 func cacheResize(t *testing.T, w *world) {
-	w.apply(t, attributesClass("e2e-node-large", "cacheSize: 128Mi")+attributesClass("e2e-node-small", "cacheSize: 32Mi")+attributesClass("e2e-node-huge", "cacheSize: 60Ti"))
-	defer func() {
-		_, _ = w.try(context.WithoutCancel(t.Context()), "", "delete", "volumeattributesclass", "e2e-node-large", "e2e-node-small", "e2e-node-huge")
+	w.apply(t, attributesClass("e2e-node-large", "cacheSize: 128Mi")+attributesClass("e2e-node-small", "cacheSize: 32Mi")+
+		attributesClass("e2e-node-huge", "cacheSize: 60Ti"))
+	defer func() { // the claim keeps one of them until it is deleted, too
+		_, _ = w.try(context.WithoutCancel(t.Context()), "", "delete", "volumeattributesclass", "--wait=false",
+			"e2e-node-large", "e2e-node-small", "e2e-node-huge")
 	}()
 	id := w.claim(t, "resized", "e2e-node-ext4", "Filesystem", "512Mi")
 	w.pod(t, "resized-0", w.nodes[0], "resized", "Filesystem", forever)
@@ -82,7 +84,7 @@ func (w *world) modifies(t *testing.T, name, attributes string, mode escache.Mod
 	changed := "e2e-node-" + name
 	w.apply(t, attributesClass(changed, attributes))
 	defer func() {
-		_, _ = w.try(context.WithoutCancel(t.Context()), "", "delete", "volumeattributesclass", changed)
+		_, _ = w.try(context.WithoutCancel(t.Context()), "", "delete", "volumeattributesclass", changed, "--wait=false")
 	}()
 	id := w.claim(t, name, "e2e-node-ext4", "Filesystem", "256Mi")
 	first := w.volume(t, id).Spec.Replicas[0]
