@@ -127,7 +127,7 @@ func TestFilesAreWrittenOnceAndForgottenTwice(t *testing.T) {
 	for _, part := range []string{
 		"fencing resource-and-stonith;", `fence-peer "/usr/bin/escached fence-peer";`,
 		"on-io-error call-local-io-error;", `local-io-error "/usr/bin/escached disk-failed";`, "device /dev/drbd101 minor 101;",
-		`on "n1" { address 10.0.0.1:7801; }`, `on "n2" { address ipv6 [fd00::2]:7801; }`, "c-plan-ahead 0; resync-rate 100M;",
+		`on "n1" { address 10.0.0.1:7801; }`, `on "n2" { address ipv6 [fd00::2]:7801; }`, "c-plan-ahead 0; resync-rate 100M;", "max-buffers 16000;",
 	} {
 		if !strings.Contains(string(text), part) {
 			t.Errorf("%q is missing in\n%s", part, text)

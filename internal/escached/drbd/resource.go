@@ -47,11 +47,15 @@ type Resource struct {
 	DiskFailed string
 }
 
+// maxBuffers is how many pages of 4 KiB DRBD may use for what is in flight on one link. A resync takes up to half of them, ten times a
+// second: with DRBD's default of 2048 none is faster than 40 MiB/s, whatever its rate is. With this many that is 312 MiB/s.
+const maxBuffers = 16000
+
 // Text is the resource in drbd.conf's language.
 func (r Resource) Text() []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# written by escached; changes are lost\nresource %s {\n", r.Name)
-	fmt.Fprintf(&b, "  net { protocol C; ping-int 1; ping-timeout 10; timeout 20; connect-int 1;\n")
+	fmt.Fprintf(&b, "  net { protocol C; ping-int 1; ping-timeout 10; timeout 20; connect-int 1; max-buffers %d;\n", maxBuffers)
 	fmt.Fprintf(&b, "    cram-hmac-alg sha256; shared-secret %q; }\n", r.secret())
 	fmt.Fprintf(&b, "  disk { on-io-error call-local-io-error; fencing %s;\n", fencing(!r.NoFreeze))
 	fmt.Fprintf(&b, "    c-plan-ahead 0; resync-rate %s; }\n", r.ResyncRate)

@@ -51,7 +51,7 @@ func FuzzResource(f *testing.F) {
 		secret := slices.Index(got, "shared-secret") + 1
 		want := slices.Concat(
 			[]string{"resource", r.Name, "{", "net", "{"},
-			strings.Fields("protocol C ; ping-int 1 ; ping-timeout 10 ; timeout 20 ; connect-int 1 ; cram-hmac-alg sha256 ; shared-secret"),
+			strings.Fields("protocol C ; ping-int 1 ; ping-timeout 10 ; timeout 20 ; connect-int 1 ; max-buffers 16000 ; cram-hmac-alg sha256 ; shared-secret"),
 			[]string{got[secret], ";", "}"},
 			strings.Fields("disk { on-io-error call-local-io-error ; fencing resource-and-stonith ; c-plan-ahead 0 ; resync-rate"),
 			[]string{rate, ";", "}", "handlers", "{", "fence-peer", r.FencePeer, ";", "local-io-error", r.DiskFailed, ";", "}"},
