@@ -59,7 +59,7 @@ func (e *Engine) mayDrop(ctx context.Context, v volume.Volume, discardUpTo *int6
 			"the replica on %s has seen epoch %d, and what was written up to epoch %d is to be discarded; read the volume's record again",
 			e.Config.Node, v.Epoch, *discardUpTo)
 	}
-	dirty, err := e.dirtyHere(ctx, v)
+	dirty, err := e.dirtyOrScanned(ctx, v)
 	if discardUpTo == nil {
 		if err == nil && dirty > 0 {
 			return v.Fail(escache.CodeDirty, "the replica on %s holds %d bytes that are not in Ceph yet; connect and flush it first",
@@ -78,9 +78,9 @@ func (e *Engine) mayDrop(ctx context.Context, v volume.Volume, discardUpTo *int6
 // countTimeout is how long DeleteReplica waits for a count, so that time is left to remove the replica.
 const countTimeout = 90 * time.Second
 
-// dirtyHere is DirtyHere. If a count takes too long, what was found when the copy was scanned counts, if nothing was
+// dirtyOrScanned is DirtyHere. If a count takes too long, what was found when the copy was scanned counts, if nothing was
 // written to it since.
-func (e *Engine) dirtyHere(ctx context.Context, v volume.Volume) (int64, error) {
+func (e *Engine) dirtyOrScanned(ctx context.Context, v volume.Volume) (int64, error) {
 	counting, cancel := context.WithTimeout(ctx, countTimeout)
 	defer cancel()
 	dirty, err := e.DirtyHere(counting, v)

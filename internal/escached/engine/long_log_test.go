@@ -186,6 +186,18 @@ func TestALossThatALongRecoveryFindsIsTold(t *testing.T) {
 	}
 }
 
+// linkedStandby has a current replica whose peer is current, too.
+func linkedStandby(t *testing.T) (*world, *Engine) {
+	t.Helper()
+	w := newWorld(t)
+	e := w.engine()
+	if err := e.PutReplica(t.Context(), putReq); err != nil {
+		t.Fatal(err)
+	}
+	w.minors[100] = linked(drbd.Connected, drbd.UpToDate)
+	return w, e
+}
+
 // TestALongCopyIsRemovedByWhatItsScanHasFound, if nothing was written to it since.
 func TestALongCopyIsRemovedByWhatItsScanHasFound(t *testing.T) {
 	for what, c := range map[string]struct {
@@ -197,12 +209,7 @@ func TestALongCopyIsRemovedByWhatItsScanHasFound(t *testing.T) {
 		"not scanned":   {func(_ *world, e *Engine) { e.standbys.Drop(volume.NameOf(ref)) }, escache.CodeDirtyUnknown},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t)
-			e := w.engine()
-			if err := e.PutReplica(t.Context(), putReq); err != nil {
-				t.Fatal(err)
-			}
-			w.minors[100] = linked(drbd.Connected, drbd.UpToDate)
+			w, e := linkedStandby(t)
 			w.setDirty(0)
 			e.standbys.ScanAll(t.Context())
 			c.after(w, e)
@@ -224,12 +231,7 @@ func (w *world) write() {
 // TestAScanHasTheTimeThatItTakes: a standby with a long log would never be known to be clean.
 func TestAScanHasTheTimeThatItTakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		e := w.engine()
-		if err := e.PutReplica(t.Context(), putReq); err != nil {
-			t.Fatal(err)
-		}
-		w.minors[100] = linked(drbd.Connected, drbd.UpToDate)
+		w, e := linkedStandby(t)
 		w.setDirty(4096)
 		w.caches.Reads = 5 * time.Hour
 		w.caches.Counting = func(ctx context.Context) error { return pause.For(ctx, w.caches.Reads) }
