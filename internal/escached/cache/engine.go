@@ -79,8 +79,9 @@ type Engine interface {
 	// Retry clears State.Failed so that WriteBack can be tried again. Nothing dirty is lost, the
 	// device stays open, and Failed is set again if the origin still refuses.
 	Retry(ctx context.Context, name string) error
-	// SetMode changes the mode under running I/O. Changing to Writethrough does not write back what
-	// is dirty already: see WriteBack.
+	// SetMode changes the mode under running I/O. It does not wait until what is dirty already is in the
+	// origin: see WriteBack. In Writethrough an engine writes that back unasked. If it may stop before
+	// everything is there, SetMode with the same mode makes it go on.
 	SetMode(ctx context.Context, name string, m Mode) error
 	// SetOptions changes the watermarks and the maximum age under running I/O. Zero means the engine's
 	// default. The mode stays; o.Mode has no effect. CheckOptions must have accepted o. What is dirty

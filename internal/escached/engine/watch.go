@@ -3,7 +3,7 @@ package engine
 import "context"
 
 // Watch runs the background work until ctx ends. It asks the arbiter again about frozen I/O and
-// outdated replicas, revives devices, reconnects replicas, and settles permits and tags. It cleans up what verbs left
+// outdated replicas, revives devices, reconnects replicas, drains devices that write through, and settles permits and tags. It cleans up what verbs left
 // behind, also without a cache, releases overdue holds, and reads again what status reports. Call it after
 // Recover.
 func (e *Engine) Watch(ctx context.Context) {
@@ -11,6 +11,7 @@ func (e *Engine) Watch(ctx context.Context) {
 	go e.watcher.Leftovers(ctx)
 	go e.uncached.Watch(ctx)
 	go e.watcher.Unserved(ctx)
+	go e.watcher.Undrained(ctx)
 	go e.standbys.Watch(ctx)
 	go e.outdated.Watch(ctx)
 	go e.watcher.Alone(ctx)

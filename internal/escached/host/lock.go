@@ -31,13 +31,14 @@ const (
 	WorkCleanUp      = "clean_up"
 	WorkRevive       = "revive"
 	WorkReconnect    = "connect_again"
+	WorkDrain        = "drain"
 	WorkSettlePermit = "settle_permit"
 	WorkSettleTags   = "settle_tags"
 )
 
 func isOwnWork(verb string) bool {
 	return slices.Contains([]string{
-		WorkAskArbiter, WorkAskRecord, WorkCleanUp, WorkRevive, WorkReconnect, WorkSettlePermit, WorkSettleTags,
+		WorkAskArbiter, WorkAskRecord, WorkCleanUp, WorkRevive, WorkReconnect, WorkDrain, WorkSettlePermit, WorkSettleTags,
 	}, verb)
 }
 

@@ -39,6 +39,7 @@ func TestHosts(t *testing.T) {
 		{"escached keeps the contract of the API", escachedConforms},
 		{"dm-writecache keeps the contract of a cache's engine", keepsTheContract(escache.EngineWritecache)},
 		{"the log keeps the contract of a cache's engine", keepsTheContract(escache.EngineLog)},
+		{"dm-writecache writes back what was overwritten on its way, in write-through", overwrittenOnItsWay},
 		{"the process of a log is killed and upgraded under writers", aCacheProcessIsReplacedUnderWriters},
 		{"preflight names what is wrong with a host", preflightNamesWhatIsWrong},
 		{"an older epoch is refused", olderEpochIsRefused},

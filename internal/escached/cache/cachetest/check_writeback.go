@@ -29,7 +29,7 @@ func writesThrough(s *suite) {
 	if got := s.state(); got.Options.Mode != cache.Writethrough || got.Held {
 		s.Errorf("it is %+v", got)
 	}
-	s.must("WriteBack", s.e.WriteBack(s.Context(), s.name()))
+	s.drained()
 	s.write(2, 2)
 	s.dirty("in write-through", 0)
 	s.holds("the origin", s.spec.Origin, 1, 1)
@@ -37,6 +37,25 @@ func writesThrough(s *suite) {
 	s.must("SetMode", s.e.SetMode(s.Context(), s.name(), cache.Writeback))
 	s.write(3, 3)
 	s.dirty("in write-back again", cache.BlockBytes)
+}
+
+// drainLimit bounds the write-back of a few blocks in write-through, and drainPoll is how often it is told to go on.
+const (
+	drainLimit = 10 * time.Second
+	drainPoll  = 10 * time.Millisecond
+)
+
+// drained waits until a cache in write-through has written everything back.
+func (s *suite) drained() {
+	s.Helper()
+	for range drainLimit / drainPoll {
+		if s.state().Clean() {
+			return
+		}
+		s.must("SetMode", s.e.SetMode(s.Context(), s.name(), cache.Writethrough))
+		time.Sleep(drainPoll)
+	}
+	s.Fatalf("in write-through it is %+v after %s", s.state(), drainLimit)
 }
 
 func setsOptions(s *suite) {

@@ -64,13 +64,19 @@ func (f *Fake) goOn(c *assembled) {
 	f.resumed.Broadcast()
 }
 
-// SetMode implements cache.Engine.
+// SetMode implements cache.Engine. A write-back that write-through begins stops at once.
 func (f *Fake) SetMode(_ context.Context, name string, m cache.Mode) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c, err := f.cache(name)
-	if err != nil || c.state.Options.Mode == m {
+	if err != nil {
 		return err
+	}
+	if c.state.Options.Mode == m {
+		if m == cache.Writethrough {
+			_ = f.writeBack(c) // nobody waits for it
+		}
+		return nil
 	}
 	return f.reload(name, c, func(s *cache.State) { s.Options.Mode = m })
 }

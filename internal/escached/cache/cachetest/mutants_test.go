@@ -144,6 +144,14 @@ var mutants = map[string]map[string]func(f *Fake, b *broken){
 		"SetMode does nothing": func(_ *Fake, b *broken) {
 			b.setMode = func(context.Context, string, cache.Mode) error { return nil }
 		},
+		"SetMode does not go on": func(f *Fake, b *broken) {
+			b.setMode = func(ctx context.Context, name string, m cache.Mode) error {
+				if all, err := f.States(ctx, name); err != nil || all[name].Options.Mode == m {
+					return err
+				}
+				return f.SetMode(ctx, name, m)
+			}
+		},
 		"SetMode drops": func(f *Fake, b *broken) {
 			b.setMode = func(ctx context.Context, name string, m cache.Mode) error {
 				f.alter(name, drop)

@@ -9,11 +9,19 @@ import (
 	"github.com/escache/escache-csi/internal/escached/cache"
 )
 
-// SetMode implements cache.Engine by reloading the table.
+// SetMode implements cache.Engine by reloading the table. In write-through the kernel begins to write back whatever is
+// dirty. But it leaves out a block whose older content is on its way to the origin, and may not come back to it:
+// the message makes it look again. It does not wait for the origin.
 func (e *Engine) SetMode(ctx context.Context, name string, m cache.Mode) error {
 	d, err := e.device(ctx, name)
-	if err != nil || d.options.Mode == m {
+	if err != nil {
 		return err
+	}
+	if d.options.Mode == m {
+		if m == cache.Writethrough {
+			return e.dm.Message(ctx, name, name, "cleaner", 0)
+		}
+		return nil
 	}
 	next := d.table
 	next.options.Mode = m

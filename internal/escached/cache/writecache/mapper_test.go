@@ -159,6 +159,9 @@ func (h *host) Message(_ context.Context, _, name, text string, _ time.Duration)
 	switch text {
 	case "flush":
 		return h.writeBack(d)
+	case "cleaner":
+		_ = h.writeBack(d) // nobody waits for it
+		return nil
 	case "flush_on_suspend":
 		d.flushOnSuspend = true
 		return nil

@@ -133,8 +133,13 @@ func verdict(err error) error {
 func (p *fakeProcess) WriteBack(ctx context.Context) error { return verdict(p.device.WriteBack(ctx)) }
 func (p *fakeProcess) Retry() error                        { p.device.Retry(); return nil }
 
-func (p *fakeProcess) SetMode(_ context.Context, m cache.Mode) error {
-	return p.set(func(o control.Options) control.Options { o.Mode = m; return o })
+// SetMode writes back what is dirty before it returns. The real process does that later.
+func (p *fakeProcess) SetMode(ctx context.Context, m cache.Mode) error {
+	if err := p.set(func(o control.Options) control.Options { o.Mode = m; return o }); err != nil || m == cache.Writeback {
+		return err
+	}
+	_ = p.device.WriteBack(ctx) // nobody waits for it
+	return nil
 }
 
 func (p *fakeProcess) SetOptions(next control.Options) error {

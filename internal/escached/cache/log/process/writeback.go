@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/cache/log/control"
 	"github.com/escache/escache-csi/internal/escached/cache/log/device"
 	"github.com/escache/escache-csi/internal/pause"
@@ -21,7 +22,7 @@ const (
 	ageParts = 4
 )
 
-// writeBack brings to the image what is dirty: when the log gets full, and when something gets old.
+// writeBack brings to the image what is dirty: when the log gets full, when something gets old, and in write-through.
 type writeBack struct {
 	device *device.Device
 	log    *slog.Logger
@@ -61,12 +62,15 @@ func (w *writeBack) run(ctx context.Context) {
 	}
 }
 
-// empty writes back until the low watermark if the high one is exceeded.
+// empty writes back until the low watermark if the high one is exceeded, and everything in write-through.
 func (w *writeBack) empty(ctx context.Context) {
 	o, _ := w.get()
 	o = o.WithDefaults()
 	s := w.device.State()
 	w.tell(s)
+	if o.Mode == cache.Writethrough && s.Dirty > 0 && !s.Held && s.Refused == nil {
+		_ = w.device.WriteBack(ctx) // State says why it fails
+	}
 	if fill(s) > uint64(o.HighWatermark) {
 		for ctx.Err() == nil && fill(s) > uint64(o.LowWatermark) {
 			more, err := w.device.Step()

@@ -107,6 +107,24 @@ func TestModesAreTheDevices(t *testing.T) {
 	h.stop(ended)
 }
 
+func TestWhatIsDirtyIsWrittenBackInWriteThrough(t *testing.T) {
+	for _, order := range []control.Order{control.Merged, control.Strict} {
+		t.Run(string(order), func(t *testing.T) {
+			h := newHost(t)
+			h.config.Options = control.Options{Order: order}
+			ended, _ := h.run()
+			must(t, h.write(1, 1, nbd.FUA))
+			must(t, h.write(2, 2, 0)) // nobody flushes
+			must(t, h.client.SetMode(t.Context(), cache.Writethrough))
+			h.eventually("write-back", func() bool { return h.status().Dirty == 0 })
+			if h.imageHas(1) != 1 || h.imageHas(2) != 2 {
+				t.Errorf("the image has %d and %d", h.imageHas(1), h.imageHas(2))
+			}
+			h.stop(ended)
+		})
+	}
+}
+
 func TestErrorsOfTheDeviceAreThoseOfTheProtocol(t *testing.T) {
 	p := &Process{}
 	for _, c := range []struct{ err, want error }{

@@ -1,0 +1,64 @@
+package watch
+
+import (
+	"context"
+	"time"
+
+	"github.com/escache/escache-csi/internal/escached/cache"
+	"github.com/escache/escache-csi/internal/escached/host"
+	"github.com/escache/escache-csi/internal/escached/volume"
+	"github.com/escache/escache-csi/internal/pause"
+)
+
+// undrainedPoll is how often Undrained looks. It costs a look at the devices' states.
+const undrainedPoll = 5 * time.Second
+
+// drainTimeout bounds one attempt, which waits for no write-back.
+const drainTimeout = 20 * time.Second
+
+// Undrained makes devices that write through go on with what is dirty, until ctx ends.
+func (w *Watcher) Undrained(ctx context.Context) {
+	for pause.For(ctx, undrainedPoll) == nil {
+		w.DrainAll(ctx)
+	}
+}
+
+// DrainAll makes every device that writes through, and writes nothing back although something is dirty, go on.
+func (w *Watcher) DrainAll(ctx context.Context) {
+	volumes := w.Volumes.List()
+	if len(volumes) == 0 {
+		return
+	}
+	devices, err := w.Caches.States(ctx, volume.NamePrefix)
+	if err != nil {
+		return // the next round looks again
+	}
+	for _, v := range volumes {
+		if dev, connected := devices[v.Name()]; !connected || !undrained(v, dev) {
+			continue
+		}
+		if err := w.drain(ctx, v); err != nil {
+			w.log.Warn("a device that writes through does not write back what is dirty, it is tried again",
+				"pool", v.Pool, "image", v.Image, "after", undrainedPoll, "error", err)
+		}
+	}
+}
+
+func undrained(v volume.Volume, dev cache.State) bool {
+	return v.Phase == volume.Ready && dev.Options.Mode == cache.Writethrough && dev.Dirty > 0 && dev.WritingBack == 0 &&
+		!dev.Held && !dev.Failed
+}
+
+func (w *Watcher) drain(ctx context.Context, v volume.Volume) error {
+	ctx, done, err := w.TryBegin(ctx, v.VolumeRef, host.WorkDrain, drainTimeout)
+	if err != nil {
+		return nil // a verb is running; the next round looks again
+	}
+	defer done()
+	now, known := w.Volumes.Get(v.Name())
+	dev, connected, err := w.Device(ctx, v.Name())
+	if err != nil || !known || !connected || !undrained(now, dev) {
+		return err
+	}
+	return w.Cache(now).SetMode(ctx, now.Name(), cache.Writethrough)
+}
