@@ -18,11 +18,11 @@ import (
 )
 
 // TestTimesOfRedundancy prints how long a volume has one copy after the disk of the other one has died, and how fast the
-// third host's copy is made, against what the network between the two hosts carries.
+// third host's copy is made, against what the network between the two hosts carries, alone and from disk to disk.
 func TestTimesOfRedundancy(t *testing.T) {
 	w := open(t)
 	out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(out, "\nseconds since the disk died\ncache\ton record\tin Ceph\tcopy begun\ttwo copies\tcopied MiB/s\tlink MiB/s\tratio\t")
+	fmt.Fprintln(out, "\nseconds since the disk died\ncache\ton record\tin Ceph\tcopy begun\ttwo copies\tcopied MiB/s\tlink MiB/s\tratio\tdisk to disk MiB/s\tratio\t")
 	for _, size := range []string{"64Mi", "1Gi"} {
 		t.Run(size, func(t *testing.T) {
 			t.Cleanup(func() { w.cleanUp(t) })
@@ -42,7 +42,7 @@ func (s *scene) timeOfRedundancy(out io.Writer, size string) {
 	s.write()
 	s.rest()
 	holder, third := s.holder, s.third()
-	link := s.linkRate(holder, third)
+	link, disks := s.linkRate(holder, third, "", ""), s.rateOfDisks(holder, third)
 	var noticed, inCeph, begun time.Duration
 	var left []int64
 	var at []time.Time
@@ -70,35 +70,46 @@ func (s *scene) timeOfRedundancy(out io.Writer, size string) {
 		return nil
 	})
 	whole := time.Since(s.begun)
-	rate, ratio := "too short", ""
+	rate, ofLink, ofDisks := "too short", "", ""
 	if last := len(left) - 1; last > 0 && left[0] > left[last] {
 		copied := float64(left[0]-left[last]) / at[last].Sub(at[0]).Seconds()
-		rate, ratio = fmt.Sprintf("%.1f", copied/mib), fmt.Sprintf("%.2f", copied/link)
+		rate, ofLink, ofDisks = fmt.Sprintf("%.1f", copied/mib), fmt.Sprintf("%.2f", copied/link), fmt.Sprintf("%.2f", copied/disks)
 	}
-	fmt.Fprintf(out, "%s\t%.1f\t%.1f\t%.1f\t%.1f\t%s\t%.1f\t%s\t\n", size, noticed.Seconds(), inCeph.Seconds(), begun.Seconds(), whole.Seconds(),
-		rate, link/mib, ratio)
+	fmt.Fprintf(out, "%s\t%.1f\t%.1f\t%.1f\t%.1f\t%s\t%.1f\t%s\t%.1f\t%s\t\n", size, noticed.Seconds(), inCeph.Seconds(), begun.Seconds(), whole.Seconds(),
+		rate, link/mib, ofLink, disks/mib, ofDisks)
 	s.whole()
 	s.finish()
 }
 
 const mib = 1 << 20
 
+// rateOfDisks is linkRate from a new logical volume to another one.
+func (s *scene) rateOfDisks(from, to *labtest.Host) float64 {
+	s.Helper()
+	const name, disk = "escache/scratch", "/dev/escache/scratch"
+	for _, h := range []*labtest.Host{from, to} {
+		h.Shell(s, "lvcreate --yes --size 128m --name "+name)
+		defer h.Shell(s, "lvremove --yes "+name)
+	}
+	return s.linkRate(from, to, " --from "+disk, " --to "+disk)
+}
+
 // linkRate returns how many bytes in a second one host can send to another over the network of the replicas.
-func (s *scene) linkRate(from, to *labtest.Host) float64 {
+func (s *scene) linkRate(from, to *labtest.Host, source, target string) float64 {
 	s.Helper()
 	const port = "7999"
 	ctx, cancel := context.WithTimeout(s.Context(), commandTime)
 	defer cancel()
 	received := make(chan error, 1)
 	go func() {
-		_, err := to.Try(ctx, nil, "blockcheck", "bench", "receive", net.JoinHostPort(to.Address, port))
+		_, err := to.Try(ctx, nil, "sh", "-c", "blockcheck bench receive "+net.JoinHostPort(to.Address, port)+target)
 		received <- err
 	}()
 	labtest.WaitFor(s, to.Name+" listens", commandTime, func(ctx context.Context) error {
 		_, err := to.Try(ctx, nil, "sh", "-c", "grep -qi ':1F3F .* 0A ' /proc/net/tcp /proc/net/tcp6") // 7999, LISTEN
 		return err
 	})
-	rate, err := strconv.ParseFloat(strings.TrimSpace(from.Shell(s, "blockcheck bench send "+net.JoinHostPort(to.Address, port))), 64)
+	rate, err := strconv.ParseFloat(strings.TrimSpace(from.Shell(s, "blockcheck bench send "+net.JoinHostPort(to.Address, port)+source)), 64)
 	check(s, err)
 	check(s, <-received)
 	return rate
