@@ -23,11 +23,14 @@ func writethroughStaysClean(s *suite) {
 			s.Errorf("the status in writethrough is %+v", shown(status))
 		}
 	}
+	drains := func(when string) {
+		s.eventually("the cache drains "+when, func() (bool, any) {
+			dirty := v.dirty(s.first)
+			return dirty == 0, dirty
+		})
+	}
+	drains("although nobody writes or flushes")
 	load := v.startLoad(s.first)
-	s.eventually("the cache drains", func() (bool, any) {
-		dirty := v.dirty(s.first)
-		return dirty == 0, dirty
-	})
 	for range 10 {
 		load.proceeds(1)
 		if dirty := v.dirty(s.first); dirty != 0 {
@@ -44,6 +47,10 @@ func writethroughStaysClean(s *suite) {
 		}
 	}
 	v.makeDirty(s.first)
+	load = v.startLoad(s.first)
+	done(s, "mode writethrough", s.first.mode(v, escache.ModeWritethrough))
+	drains("under writes")
+	load.stop()
 }
 
 func connectInWritethrough(s *suite) {
