@@ -82,12 +82,12 @@ func (c *Control) Down(ctx context.Context, name string) error {
 // frozen until the handler has answered. Disconnect succeeds if there is no link: an earlier try
 // that timed out while the handler ran is completed by the kernel.
 func (c *Control) Disconnect(ctx context.Context, name string) error {
-	return unlinked(c.adm(ctx, name, "disconnect", name))
+	return unlinked(c.admFor(ctx, name+asking, "disconnect", name))
 }
 
 // Connect starts connecting to the peer again.
 func (c *Control) Connect(ctx context.Context, name string) error {
-	return c.adm(ctx, name, "connect", name)
+	return c.admFor(ctx, name+asking, "connect", name)
 }
 
 // SkipFirstSync declares two connected, freshly created replicas equal. Their contents must be
@@ -107,9 +107,14 @@ func (c *Control) Demote(ctx context.Context, name string) error {
 	return refusal(c.adm(ctx, name, "secondary", name))
 }
 
-// freeing is appended to the breaker's key of commands that end frozen I/O: they must run while
-// other commands of the volume are stuck in that I/O.
-const freeing = "/freeing"
+// These are appended to the breaker's key of commands that end frozen I/O: they must run while other commands of the
+// volume are stuck in that I/O.
+const (
+	// asking is for those that make the kernel ask the fence-peer handler.
+	asking = "/asking"
+	// freeing is for those that give the device up. They must run even if one that asks is stuck.
+	freeing = "/freeing"
+)
 
 // Leave drops the link to the peer at once, or gives up waiting for it, without telling the peer
 // anything.

@@ -242,6 +242,30 @@ func (r refusing) Run(context.Context, command.Command) (command.Result, error) 
 	return command.Result{}, &command.ExitError{Command: "drbdadm disconnect r", Code: 10, Stderr: r.stderr}
 }
 
+// TestWhatEndsFrozenIOIsNotStoppedByWhatHangsInIt: a command that hangs stops all later ones with its key.
+func TestWhatEndsFrozenIOIsNotStoppedByWhatHangsInIt(t *testing.T) {
+	var keys []string
+	c := NewControl(command.RunnerFunc(func(_ context.Context, c command.Command) (command.Result, error) {
+		keys = append(keys, c.Volume)
+		return command.Result{}, nil
+	}), Files{Dir: t.TempDir()})
+	asking := []func(context.Context, string) error{c.Disconnect, c.Connect}
+	freeing := []func(context.Context, string) error{c.Leave, c.Detach, c.ResumeIO}
+	for _, do := range append(asking, freeing...) {
+		if err := do(t.Context(), "r"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if slices.Contains(keys, "r") {
+		t.Errorf("the keys are %q", keys)
+	}
+	for _, key := range keys[:len(asking)] {
+		if slices.Contains(keys[len(asking):], key) {
+			t.Errorf("if asking hangs, freeing is stopped: %q", keys)
+		}
+	}
+}
+
 func TestALinkThatIsNotThereIsTakenAway(t *testing.T) {
 	files := Files{Dir: t.TempDir()}
 	for stderr, fails := range map[string]bool{

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
@@ -215,6 +217,33 @@ func TestAFlushThatIsStuckInFrozenIOIsFreed(t *testing.T) {
 	}
 	if len(w.maps)+w.connected() > 0 || w.minors[100].Disk != drbd.Outdated {
 		t.Errorf("left: %q", w.left())
+	}
+}
+
+// TestTheArbiterIsAskedAgainWhateverHangsInFrozenIO: those verbs end only when I/O goes on. The others may be changing the link.
+func TestTheArbiterIsAskedAgainWhateverHangsInFrozenIO(t *testing.T) {
+	for verb, asks := range map[string]bool{
+		"flush": true, "hold": true, "mode": true, "options": true, "resize": true, "trim": true, host.WorkDrain: true, "": true,
+		"put_replica": false, "stop": false, "abandon": false, host.WorkReconnect: false,
+	} {
+		t.Run(verb, func(t *testing.T) {
+			w, e := cutOff(t)
+			if verb != "" {
+				if _, err := e.Lock(ref, verb); err != nil {
+					t.Fatal(err)
+				}
+			}
+			since, before := map[string]time.Time{}, len(w.steps)
+			e.watcher.AskAll(t.Context(), since)
+			if steps := w.steps[before:]; len(steps) > 0 {
+				t.Errorf("at once it did %q", steps)
+			}
+			since[volume.NameOf(ref)] = e.Now().Add(-time.Minute)
+			e.watcher.AskAll(t.Context(), since)
+			if steps := w.steps[before:]; slices.Equal(steps, []string{"disconnect", "connect"}) != asks || !asks && len(steps) > 0 {
+				t.Errorf("it did %q", steps)
+			}
+		})
 	}
 }
 

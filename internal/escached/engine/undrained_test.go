@@ -13,12 +13,15 @@ func TestADeviceThatWritesThroughGoesOnWithWhatIsDirty(t *testing.T) {
 		mode  escache.Mode
 		state func(*cache.State)
 		phase volume.Phase
-		goes  bool
+		// frozen says that it has lost its peer.
+		frozen bool
+		goes   bool
 	}{
 		"it writes nothing back":   {mode: escache.ModeWritethrough, goes: true},
 		"it writes something back": {mode: escache.ModeWritethrough, state: func(s *cache.State) { s.WritingBack = cache.BlockBytes }},
 		"it is held":               {mode: escache.ModeWritethrough, state: func(s *cache.State) { s.Held = true }},
 		"Ceph refused a write":     {mode: escache.ModeWritethrough, state: func(s *cache.State) { s.Failed = true }},
+		"its I/O is frozen":        {mode: escache.ModeWritethrough, frozen: true},
 		"it is being given up":     {mode: escache.ModeWritethrough, phase: volume.Abandoning},
 		"it writes back":           {mode: escache.ModeWriteback},
 	} {
@@ -36,6 +39,9 @@ func TestADeviceThatWritesThroughGoesOnWithWhatIsDirty(t *testing.T) {
 			w.setDirty(2 * cache.BlockBytes)
 			if c.state != nil {
 				w.caches.Alter(volume.NameOf(ref), c.state)
+			}
+			if c.frozen {
+				w.freeze(volume.NameOf(ref))
 			}
 			if c.phase != "" {
 				v, _ := e.Volumes.Get(volume.NameOf(ref))

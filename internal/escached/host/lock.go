@@ -42,6 +42,12 @@ func isOwnWork(verb string) bool {
 	}, verb)
 }
 
+// EndsWithIO reports whether a verb may wait for the volume's own I/O, and does not touch its link. If the peer is lost
+// meanwhile and I/O freezes, the verb keeps the volume locked until I/O goes on.
+func EndsWithIO(verb string) bool {
+	return slices.Contains([]string{"flush", "hold", "mode", "options", "resize", "trim", WorkDrain}, verb)
+}
+
 // Poll is how often the kernel's state is read while a verb waits for it to change.
 const Poll = 200 * time.Millisecond
 

@@ -28,33 +28,53 @@ func (w *Watcher) Frozen(ctx context.Context, finishAbandoned func(context.Conte
 			continue
 		}
 		finishAbandoned(ctx)
-		w.eachReplica(func(v volume.Volume, st drbd.Status, _ bool) {
-			if !st.Suspended || st.Linked() || v.Phase == volume.Abandoning {
-				delete(since, v.Name())
-				return
-			}
-			if since[v.Name()].IsZero() {
-				since[v.Name()] = w.Now()
-			}
-			if w.Now().Sub(since[v.Name()]) < askAgainEvery {
-				return
-			}
-			since[v.Name()] = w.Now()
-			if err := w.askAgain(ctx, v); err != nil {
-				w.log.Warn("frozen I/O: the arbiter could not be asked again", "pool", v.Pool, "image", v.Image, "error", err)
-			}
-		})
+		w.AskAll(ctx, since)
 	}
 }
 
+// AskAll asks again about every volume that has been frozen for long enough. since has when it was found frozen, or asked about.
+func (w *Watcher) AskAll(ctx context.Context, since map[string]time.Time) {
+	w.eachReplica(func(v volume.Volume, st drbd.Status, _ bool) {
+		if !frozen(v, st) {
+			delete(since, v.Name())
+			return
+		}
+		if since[v.Name()].IsZero() {
+			since[v.Name()] = w.Now()
+		}
+		if w.Now().Sub(since[v.Name()]) < askAgainEvery {
+			return
+		}
+		since[v.Name()] = w.Now()
+		if err := w.askAgain(ctx, v); err != nil {
+			w.log.Warn("frozen I/O: the arbiter could not be asked again", "pool", v.Pool, "image", v.Image, "error", err)
+		}
+	})
+}
+
+func frozen(v volume.Volume, st drbd.Status) bool {
+	return st.Suspended && !st.Linked() && v.Phase != volume.Abandoning
+}
+
+// askAgain does not wait for a verb that may hang in the frozen I/O: that ends only if the answer is yes.
 func (w *Watcher) askAgain(ctx context.Context, v volume.Volume) error {
-	ctx, done, err := w.TryBegin(ctx, v.VolumeRef, host.WorkAskArbiter, host.ChangeTimeout)
-	if err != nil {
+	asking, done, err := w.TryBegin(ctx, v.VolumeRef, host.WorkAskArbiter, host.ChangeTimeout)
+	switch {
+	case err == nil:
+		defer done()
+	case host.EndsWithIO(w.Running(v.Name())):
+		var cancel context.CancelFunc
+		asking, cancel = context.WithTimeout(context.WithoutCancel(ctx), host.ChangeTimeout)
+		defer cancel()
+	default:
 		return nil // a verb is running; the next round asks
 	}
-	defer done()
-	if err := w.Replicator.Disconnect(ctx, v.Name()); err != nil {
+	now, known := w.Volumes.Get(v.Name())
+	if st, up, err := w.Replica(v.Minor); err != nil || !known || !up || !frozen(now, st) {
+		return err
+	}
+	if err := w.Replicator.Disconnect(asking, v.Name()); err != nil {
 		return fmt.Errorf("disconnect: %w", err)
 	}
-	return w.Replicator.Connect(ctx, v.Name())
+	return w.Replicator.Connect(asking, v.Name())
 }

@@ -60,5 +60,8 @@ func (w *Watcher) drain(ctx context.Context, v volume.Volume) error {
 	if err != nil || !known || !connected || !undrained(now, dev) {
 		return err
 	}
+	if st, up, err := w.Replica(now.Minor); err != nil || up && st.Suspended {
+		return err // it would hang in the frozen I/O
+	}
 	return w.Cache(now).SetMode(ctx, now.Name(), cache.Writethrough)
 }
