@@ -43,7 +43,7 @@ srcversion: 2A5DFCD31AE4EBF93C0E357
 
 func TestParseProc(t *testing.T) {
 	got, err := parse(strings.NewReader(proc))
-	want := Table{Version: "8.4.11", Devices: map[int]Status{
+	want := Table{Version: "8.4.11", Unconfigured: []int{0}, Devices: map[int]Status{
 		1: {
 			Connection: "Connected", Role: "Secondary", PeerRole: "Primary", Disk: "UpToDate", PeerDisk: "UpToDate",
 			SyncedPercent: 100, DiskWrittenKiB: 4,

@@ -78,6 +78,9 @@ func (s Status) Current() bool { return s.Disk == UpToDate && (s.Linked() || s.P
 type Table struct {
 	Version string
 	Devices map[int]Status
+	// Unconfigured are minors that the kernel has without a disk and a link, and that are not Primary. /proc/drbd has no
+	// more of them.
+	Unconfigured []int
 }
 
 // Proc reads /proc/drbd. One read has the state of all devices. It starts no child and cannot
@@ -119,6 +122,7 @@ func parse(r io.Reader) (Table, error) {
 		if m := deviceLine.FindStringSubmatch(line); m != nil {
 			minor, _ = strconv.Atoi(m[1])
 			if escache.LinkState(m[2]) == escache.LinkUnconfigured {
+				t.Unconfigured = append(t.Unconfigured, minor)
 				minor = -1
 				continue
 			}

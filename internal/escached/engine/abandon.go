@@ -219,9 +219,9 @@ func (e *Engine) finishAbandon(ctx context.Context, v volume.Volume) error {
 	if _, err := e.WriteResource(v); err != nil {
 		return err
 	}
-	if _, up, err := e.Replica(v.Minor); err != nil {
+	if there, err := e.HasMinor(v.Minor); err != nil {
 		return err
-	} else if up {
+	} else if there {
 		if err := e.Replicator.Down(ctx, v.Name()); err != nil {
 			return err
 		}

@@ -118,7 +118,11 @@ func (e *Engine) finishDelete(ctx context.Context, v volume.Volume) (err error) 
 	if err != nil {
 		return err
 	}
-	if up {
+	there, err := e.HasMinor(v.Minor)
+	if err != nil {
+		return err
+	}
+	if there {
 		// drbdadm needs the resource file to take the resource down.
 		if _, err := e.WriteResource(v); err != nil {
 			return err

@@ -11,6 +11,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached"
 	"github.com/escache/escache-csi/internal/escached/cache"
+	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/faileddisk"
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
@@ -223,6 +224,23 @@ func removedFromBrokenDisk(t *testing.T, wipe escached.Wipe) {
 
 // The operator wants no write to a disk for what is removed. What is laid there later is blank all the
 // same.
+// TestAMinorWithoutDiskAndLinkIsRemoved: the disk has died, and the peer has refused the link. A minor that stays in the
+// kernel keeps the next volume with its number from that host.
+func TestAMinorWithoutDiskAndLinkIsRemoved(t *testing.T) {
+	w := newWorld(t)
+	e := w.engine()
+	if err := e.PutReplica(t.Context(), putReq); err != nil {
+		t.Fatal(err)
+	}
+	w.minors[putReq.Minor] = drbd.Status{Connection: drbd.StandAlone, Role: drbd.Secondary, Disk: drbd.Diskless}
+	if err := e.DeleteReplica(t.Context(), ref, &putReq.Epoch); err != nil {
+		t.Fatal(err)
+	}
+	if left := w.left(); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
 func TestARemovedReplicaStaysOnTheDiskIfNothingIsToBeWiped(t *testing.T) {
 	w := newWorld(t)
 	e := w.engine()

@@ -61,7 +61,7 @@ func TestADiskThatWorksAgainIsFilledByThePeer(t *testing.T) {
 	before := len(w.steps)
 	v, _ := e.Volumes.Get(name)
 	e.watcher.Reconnect(t.Context(), v)
-	if steps := w.steps[before:]; !slices.Equal(steps, []string{"create-md", "retag", "adjust"}) {
+	if steps := w.steps[before:]; !slices.Equal(steps, []string{"create-md", "retag", "up"}) {
 		t.Errorf("steps %q", steps)
 	}
 	if v, _ := e.Volumes.Get(name); v.Formatted || !v.Joined {

@@ -16,7 +16,14 @@ type worldDRBD world
 
 func (d *worldDRBD) Read() (drbd.Table, error) {
 	defer func() { d.drbdRead() }()
-	return drbd.Table{Version: "8.4.11", Devices: maps.Clone(d.minors)}, nil
+	table := drbd.Table{Version: "8.4.11", Devices: maps.Clone(d.minors)}
+	for minor, st := range d.minors {
+		if st.Connection == drbd.StandAlone && st.Disk == drbd.Diskless && st.Role != drbd.Primary {
+			delete(table.Devices, minor)
+			table.Unconfigured = append(table.Unconfigured, minor)
+		}
+	}
+	return table, nil
 }
 
 // configure has the kernel take a resource's file. drbdadm refuses a file with an address of this host that it

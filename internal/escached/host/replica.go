@@ -26,6 +26,13 @@ func (h *Host) Replica(minor int) (drbd.Status, bool, error) {
 	return st, ok, nil
 }
 
+// HasMinor reports whether the kernel has a minor, be it without a disk and a link.
+func (h *Host) HasMinor(minor int) (bool, error) {
+	table, err := h.States.Read()
+	_, runs := table.Devices[minor]
+	return runs || slices.Contains(table.Unconfigured, minor), err
+}
+
 // LostSecret reports whether this host has lost the secret of a replica's link. The copy can be used
 // all the same, but not be connected with its peer.
 func (h *Host) LostSecret(v volume.Volume) (bool, error) {
