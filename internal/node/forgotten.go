@@ -9,7 +9,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/internal/cachevolume"
 	"github.com/escache/escache-csi/internal/node/mounts"
 	"github.com/escache/escache-csi/internal/pause"
 )
@@ -23,7 +25,7 @@ const (
 	stagingName = "globalmount"
 )
 
-// UnstageForgotten unstages volumes that Kubernetes wants detached and that no pod uses, until the context ends. A kubelet finds the
+// UnstageForgotten unstages volumes that are to leave this node and that no pod uses, until the context ends. A kubelet finds the
 // volumes of its pods again when it is restarted. Of one that it was unstaging, or that no pod has got yet, it knows nothing any more:
 // it reports it as not in use, and never unstages it.
 func (s *Service) UnstageForgotten(ctx context.Context) error {
@@ -59,11 +61,20 @@ func (s *Service) unstageForgotten(ctx context.Context) error {
 	return all.Wait()
 }
 
-// unstageIfAsked unstages a volume if its record asks for that, and still no pod uses it.
+// unstageIfAsked unstages a volume if its record asks for that, or says that the volume was taken from this node by force, and
+// still no pod uses it. If the next pod of a volume that was taken comes to this node again, the kubelet waits for its
+// attachment, and does not unstage it. That attachment waits for the old device to go, which the mount keeps open.
 func (s *Service) unstageIfAsked(ctx context.Context, volume string, status escache.VolumeStatus) error {
 	v, err := s.Kube.Volume(ctx, volume)
-	if err != nil || !authority.MustUnstage(v, s.Node) {
+	if err != nil {
 		return err
+	}
+	asked, fenced := authority.MustUnstage(v, s.Node), authority.IsFenced(v, status.ClientAddress)
+	switch {
+	case !asked && !fenced:
+		return nil
+	case !asked && v.Status.AttachedNode == s.Node:
+		return s.unmountFenced(ctx, v)
 	}
 	table, err := s.Mounter.Table()
 	if err != nil {
@@ -73,9 +84,33 @@ func (s *Service) unstageIfAsked(ctx context.Context, volume string, status esca
 	if !unused {
 		return fmt.Errorf("%w: it is in use", ErrRefused)
 	}
-	s.Logger.WarnContext(ctx, "unstaging a volume that Kubernetes wants detached, and that no pod uses", "volume", volume,
-		"epoch", v.Status.Epoch, "path", at)
+	s.Logger.WarnContext(ctx, "unstaging a volume that is to leave this node, and that no pod uses", "volume", volume,
+		"epoch", v.Status.Epoch, "path", at, "fenced", fenced)
 	return s.unstage(ctx, volume, at)
+}
+
+// unmountFenced unmounts a volume that this node has again, on a device whose Ceph client is fenced. Then escached can remove
+// the device, and the kubelet's next call makes it anew.
+func (s *Service) unmountFenced(ctx context.Context, v *v1alpha1.CacheVolume) error {
+	// The caller's status may be older than a call that has made the device anew.
+	status, err := s.Cache.VolumeStatus(ctx, cachevolume.Ref(v))
+	if err != nil {
+		return fmt.Errorf("status of volume %s: %w", v.Name, err)
+	}
+	if !authority.IsFenced(v, status.ClientAddress) || status.IOSuspended {
+		return nil
+	}
+	table, err := s.Mounter.Table()
+	if err != nil {
+		return err
+	}
+	at, unused := s.stagedAt(table, *status)
+	if !unused || at == "" {
+		return nil
+	}
+	s.Logger.WarnContext(ctx, "unmounting a volume that no pod uses: its Ceph client was fenced", "volume", v.Name,
+		"client", status.ClientAddress, "path", at)
+	return s.unmountAll(ctx, v.Name, at, table)
 }
 
 // stagedAt returns where a connected volume is staged, which may be nowhere, and whether no pod uses it.

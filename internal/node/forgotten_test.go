@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/node/mounts"
 )
 
@@ -103,5 +104,58 @@ func TestAForgottenVolumeIsTriedAgain(t *testing.T) {
 	delete(h.failures, "flush")
 	if h.look(t); h.status("v").Device != "" {
 		t.Errorf("status %+v", h.status("v"))
+	}
+}
+
+// TestADeviceThatWasTakenIsNotKeptByItsStaging: the volume was taken from this node by force, and the next pod came to this node before
+// the kubelet had unstaged it. Then the kubelet does not unstage it, and waits for the attachment. That waits for the device to go.
+func TestADeviceThatWasTakenIsNotKeptByItsStaging(t *testing.T) {
+	taken := func(h *host, by string) {
+		s := &h.volumes["v"].Status
+		s.Fenced = []v1alpha1.FencedClient{{Node: "n1", Address: h.status("v").ClientAddress, Epoch: s.Epoch}}
+		s.AttachedNode, s.Epoch, s.ClientAddress, s.Outdated = by, s.Epoch+1, "", []string{"n1"}
+	}
+	for _, row := range []struct {
+		name    string
+		state   func(h *host, staging string)
+		want    []string
+		mounted bool
+	}{
+		{"no node has it", func(h *host, _ string) { taken(h, "") },
+			[]string{"read", "read", "status", "abandon", "unmount", "abandon"}, false},
+		{"another node has it", func(h *host, _ string) { taken(h, "n2") },
+			[]string{"read", "read", "status", "abandon", "unmount", "abandon"}, false},
+		{"this node has it again", func(h *host, _ string) { taken(h, "n1") }, []string{"read", "status", "unmount"}, false},
+		{"this node has it again, and its I/O is frozen", func(h *host, _ string) {
+			taken(h, "n1")
+			h.change("v", frozen)
+		}, []string{"read", "status"}, true},
+		{"this node has it again, and has staged it anew", func(h *host, _ string) {
+			taken(h, "n1")
+			h.before["read"] = func() { h.change("v", func(s *escache.VolumeStatus) { s.ClientAddress = "10.0.0.1:0/99" }) }
+		}, []string{"read", "status"}, true},
+		{"a pod has it", func(h *host, staging string) {
+			taken(h, "n1")
+			h.table = append(h.table, mounts.Entry{Path: "/pod/mount", Device: mounts.At(h.table, staging).Device})
+		}, nil, true},
+		{"a pod gets it meanwhile", func(h *host, staging string) {
+			taken(h, "n1")
+			h.before["read"] = func() {
+				h.table = append(h.table, mounts.Entry{Path: "/pod/mount", Device: mounts.At(h.table, staging).Device})
+			}
+		}, []string{"read", "status"}, true},
+		{"it is staged nowhere", func(h *host, _ string) {
+			taken(h, "n1")
+			h.table = nil
+		}, []string{"read", "status"}, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			h, staging := stagedByKubelet(t)
+			row.state(h, staging)
+			h.look(t)
+			if !slices.Equal(h.did, row.want) || (mounts.At(h.table, staging) != nil) != row.mounted {
+				t.Errorf("did %q, want %q; mounts %+v", h.did, row.want, h.table)
+			}
+		})
 	}
 }

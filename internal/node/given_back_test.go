@@ -1,6 +1,7 @@
 package node
 
 import (
+	"fmt"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -8,7 +9,10 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
+	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/command"
+	"github.com/escache/escache-csi/internal/node/kube"
 	"github.com/escache/escache-csi/internal/node/mounts"
 )
 
@@ -50,6 +54,101 @@ func TestPublishMakesAFencedDeviceAnew(t *testing.T) {
 				t.Errorf("mounts %+v", h.table)
 			}
 		})
+	}
+}
+
+// The kubelet goes on to publish only, whatever came of its first call. The old device is gone then, and nothing is mounted.
+func TestPublishMakesAFencedDeviceAnewAtTheNextCallToo(t *testing.T) {
+	for _, row := range []struct {
+		step   string
+		failed error // nil: csi-node is killed there
+		block  bool
+	}{
+		{"connect", &escache.Problem{Code: escache.CodeOutdated}, false},
+		{"connect", &escache.Problem{Code: escache.CodePeerUnavailable}, true},
+		{"connect", nil, false},
+		{"record client", kube.ErrUnavailable, false},
+		{"record client", kube.ErrUnavailable, true},
+		{"record client", kube.ErrConflict, true},
+		{"record client", nil, true},
+		{"probe", command.ErrTimeout, false},
+		{"mount", command.ErrTimeout, false},
+		{"mount", &command.ExitError{Command: "mount", Code: 32}, false},
+		{"mount", nil, false},
+	} {
+		t.Run(fmt.Sprintf("%s: %v, block=%v", row.step, row.failed, row.block), func(t *testing.T) {
+			h, staging, fenced := givenBack(t)
+			capability := mountCapability("ext4")
+			if row.block {
+				capability = blockCapability()
+				h.take(staging)
+			}
+			target := filepath.Join(t.TempDir(), "target")
+			publish := func() error {
+				_, err := h.service().NodePublishVolume(t.Context(), republish(staging, target, capability))
+				return err
+			}
+			h.before[row.step] = func() {
+				if row.step == "connect" {
+					h.change("v", disconnected) // escached has dropped the device before the call failed
+				}
+				if row.failed == nil {
+					panic("killed")
+				}
+			}
+			h.failures[row.step] = row.failed
+			func() {
+				defer func() { _ = recover() }()
+				if err := publish(); err == nil {
+					t.Error("the first call succeeds")
+				}
+			}()
+			delete(h.failures, row.step)
+			if err := publish(); err != nil {
+				t.Fatal(err)
+			}
+			now := h.status("v").ClientAddress
+			if now == fenced || now == "" || h.volumes["v"].Status.ClientAddress != now {
+				t.Errorf("client %q, on record %q, %q is fenced", now, h.volumes["v"].Status.ClientAddress, fenced)
+			}
+			if mounts.At(h.table, target) == nil || (mounts.At(h.table, staging) == nil) != row.block {
+				t.Errorf("mounts %+v", h.table)
+			}
+		})
+	}
+}
+
+// What an attachment has staged is not touched when another pod gets it, and escached need not answer for that.
+func TestPublishStagesNothingThatIsStaged(t *testing.T) {
+	for kind, capability := range map[string]*csi.VolumeCapability{"mount": mountCapability("ext4"), "block": blockCapability()} {
+		h, staging := staged(t)
+		want := []string{"read", "bind"}
+		if kind == "block" {
+			h.take(staging)
+			want = []string{"read", "status", "status", "bind"} // its device is asked for anyway
+		}
+		r := publishOf(staging, filepath.Join(t.TempDir(), "target"), capability)
+		r.PublishContext = map[string]string{v1alpha1.PublishContextEpoch: "3"}
+		if _, err := h.service().NodePublishVolume(t.Context(), r); err != nil || !slices.Equal(h.did, want) {
+			t.Errorf("%s: %v; did %q, want %q", kind, err, h.did, want)
+		}
+	}
+}
+
+// Neither a call of an earlier attachment nor one on a node that has lost the volume stages anything.
+func TestPublishStagesNothingForAnotherAttachment(t *testing.T) {
+	for name, change := range map[string]func(*v1alpha1.CacheVolumeStatus){
+		"attached again":     func(s *v1alpha1.CacheVolumeStatus) { s.Epoch = 5 },
+		"attached elsewhere": func(s *v1alpha1.CacheVolumeStatus) { s.AttachedNode = "n2" },
+	} {
+		h, staging := staged(t)
+		h.take(staging)
+		h.change("v", disconnected)
+		change(&h.volumes["v"].Status)
+		_, err := h.service().NodePublishVolume(t.Context(), republish(staging, filepath.Join(t.TempDir(), "target"), mountCapability("ext4")))
+		if Code(err) != codes.FailedPrecondition || slices.Contains(h.did, "connect") || len(h.table) > 0 {
+			t.Errorf("%s: %v; did %q, mounts %+v", name, err, h.did, h.table)
+		}
 	}
 }
 

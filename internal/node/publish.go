@@ -81,30 +81,43 @@ func (s *Service) bind(ctx context.Context, r publishRequest, deviceOf func(cont
 
 // stageAnew stages a volume again that was taken from this node by force and given back. If the
 // kubelet did not run meanwhile, it takes the volume for staged and only publishes it to the next pod.
-// But the device's Ceph client is fenced, so all its I/O with Ceph fails.
+// But the device's Ceph client is fenced, so all its I/O with Ceph fails. If an earlier try has failed halfway, that device
+// is gone, and this one goes on.
 func (s *Service) stageAnew(ctx context.Context, r publishRequest, v *v1alpha1.CacheVolume) error {
-	if len(v.Status.Fenced) == 0 {
-		return nil
-	}
-	status, err := s.Cache.VolumeStatus(ctx, cachevolume.Ref(v))
-	if err != nil {
-		return fmt.Errorf("status of volume %s: %w", r.volume, err)
-	}
-	if v.Status.AttachedNode != s.Node || !authority.IsFenced(v, status.ClientAddress) {
+	if v.Status.AttachedNode != s.Node {
 		return nil
 	}
 	table, err := s.Mounter.Table()
 	if err != nil {
 		return err
 	}
-	if err := s.checkUnused(r.volume, r.staging, table, status); err != nil {
-		return err
+	at := mounts.At(table, r.staging)
+	mounted := at != nil && !s.Devices.Dead(at.Device)
+	if len(v.Status.Fenced) == 0 && mounted {
+		return nil
+	}
+	status, err := s.Cache.VolumeStatus(ctx, cachevolume.Ref(v))
+	if err != nil {
+		return fmt.Errorf("status of volume %s: %w", r.volume, err)
+	}
+	fenced := authority.IsFenced(v, status.ClientAddress)
+	// A device whose client is not on record may not be used yet.
+	staged := mounted || r.block && deviceOf(status) != "" && status.ClientAddress == v.Status.ClientAddress
+	_, known := r.stage.GetPublishContext()[v1alpha1.PublishContextEpoch]
+	if !fenced && (staged || !known) {
+		return nil
 	}
 	stage, err := parseStage(r.stage)
 	if err != nil {
 		return err
 	}
-	s.Logger.WarnContext(ctx, "staging a volume again: its Ceph client was fenced", "volume", r.volume, "client", status.ClientAddress)
+	if fenced {
+		if err := s.checkUnused(r.volume, r.staging, table, status); err != nil {
+			return err
+		}
+	}
+	s.Logger.WarnContext(ctx, "staging a volume again that the kubelet only publishes", "volume", r.volume, "client", status.ClientAddress,
+		"fenced", fenced)
 	if err := s.unmountAll(ctx, r.volume, r.staging, table); err != nil {
 		return err
 	}

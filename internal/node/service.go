@@ -121,7 +121,7 @@ func (s *Service) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeReq
 }
 
 // NodeUnstageVolume unmounts, flushes the cache and stops the device. It succeeds only if the cache
-// is clean.
+// is clean, or if this host has no memory to connect it and another one has all that is dirty.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#nodeunstagevolume
 func (s *Service) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {

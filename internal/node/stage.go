@@ -16,9 +16,11 @@ import (
 	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/fstype"
+	"github.com/escache/escache-csi/internal/node/blockdev"
 	fs "github.com/escache/escache-csi/internal/node/filesystem"
 	"github.com/escache/escache-csi/internal/node/health"
 	"github.com/escache/escache-csi/internal/node/kube"
+	"github.com/escache/escache-csi/internal/node/mounts"
 	"github.com/escache/escache-csi/internal/traces"
 )
 
@@ -105,8 +107,11 @@ func (s *Service) stageDevice(ctx context.Context, r stageRequest, v *v1alpha1.C
 			ErrUnavailable, r.volume, c.Device, err)
 	}
 	staged, err := s.prepareStaging(ctx, r, number)
-	if err != nil || staged || r.block {
+	if err != nil || r.block {
 		return err
+	}
+	if staged {
+		return s.growStaged(ctx, r, v, c.Device, number)
 	}
 	content, err := s.Filesystems.Probe(ctx, r.volume, c.Device)
 	if err != nil {
@@ -162,11 +167,39 @@ func (s *Service) mountDevice(ctx context.Context, r stageRequest, device string
 	}
 	crashpoint.Reach("node_stage/mounted")
 	if grow && !r.readOnly {
-		// The image was restored into a larger volume. A filesystem that is too small is usable,
-		// and the next expansion grows it.
-		if err := s.Filesystems.Grow(ctx, r.volume, device, r.path, r.fsType); err != nil {
-			s.Logger.WarnContext(ctx, "the filesystem is smaller than its volume", "volume", r.volume, "error", err)
-		}
+		s.grow(ctx, r, device)
+	}
+	return nil
+}
+
+// grow grows the filesystem of an image that was restored into a larger volume. One that is too small is usable, and the
+// next expansion grows it.
+func (s *Service) grow(ctx context.Context, r stageRequest, device string) {
+	if err := s.Filesystems.Grow(ctx, r.volume, device, r.path, r.fsType); err != nil {
+		s.Logger.WarnContext(ctx, "the filesystem is smaller than its volume", "volume", r.volume, "error", err)
+	}
+}
+
+// growStaged grows a filesystem that is mounted already: an earlier call may have been cut off between mounting and
+// growing. Only one that came with the image, and so has no record, can be too small. If a pod has it, another call
+// has succeeded since, and this one does not wait for Ceph.
+func (s *Service) growStaged(ctx context.Context, r stageRequest, v *v1alpha1.CacheVolume, device string, number blockdev.Number) error {
+	if _, made := v.Annotations[v1alpha1.AnnotationFilesystem]; made || r.readOnly {
+		return nil
+	}
+	table, err := s.Mounter.Table()
+	if err != nil {
+		return err
+	}
+	if len(otherPaths(mounts.Of(table, number), r.path)) > 0 {
+		return nil
+	}
+	status, err := s.Cache.VolumeStatus(ctx, cachevolume.Ref(v))
+	if err != nil {
+		return fmt.Errorf("status of volume %s: %w", r.volume, err)
+	}
+	if !status.IOSuspended {
+		s.grow(ctx, r, device)
 	}
 	return nil
 }

@@ -387,6 +387,52 @@ func TestStageGoesOnAfterACrash(t *testing.T) {
 	}
 }
 
+// csi-node is killed after it has mounted what was restored into a larger volume. The next call finds it mounted.
+func TestStageGrowsWhatItFindsMountedAfterACrash(t *testing.T) {
+	rows := []struct {
+		name   string
+		c      *csi.VolumeCapability
+		change func(h *host)
+		grows  bool
+	}{
+		{"came with the image", mountCapability("ext4"), func(*host) {}, true},
+		{"growing fails again", mountCapability("ext4"), func(h *host) { h.failures["grow"] = command.ErrTimeout }, true},
+		{"made by the driver", mountCapability("ext4"), func(h *host) {
+			h.volumes["v"].Annotations = map[string]string{v1alpha1.AnnotationFilesystem: `{"state":"formatted","type":"ext4","uuid":"u"}`}
+		}, false},
+		{"I/O is frozen", mountCapability("ext4"), func(h *host) { h.change("v", frozen) }, false},
+		{"a pod has it", mountCapability("ext4"), func(h *host) {
+			h.table = append(h.table, mounts.Entry{Path: "/pod", Device: h.table[0].Device, FSType: "ext4"})
+		}, false},
+		{"a pod only reads", mountCapability("ext4", "ro"), func(h *host) {
+			h.table[0].ReadOnly, h.table[0].FilesystemReadOnly = true, true
+		}, false},
+	}
+	for _, row := range rows {
+		t.Run(row.name, func(t *testing.T) {
+			h, dir := newHost(), t.TempDir()
+			h.attached("v")
+			c := formatted("ext4", "u")
+			c.Surface.SizeBytes = 2 * c.Surface.Superblock.FilesystemBytes
+			h.contents["/dev/escache/p/v"] = c
+			func() {
+				defer func() { _ = recover() }()
+				h.before["grow"] = func() { panic("killed") }
+				_, _ = h.service().NodeStageVolume(t.Context(), stageOf("v", dir, mountCapability("ext4")))
+				t.Error("nothing is grown at first")
+			}()
+			row.change(h)
+			h.did = nil
+			if _, err := h.service().NodeStageVolume(t.Context(), stageOf("v", dir, row.c)); err != nil {
+				t.Fatal(err)
+			}
+			if grows := slices.Contains(h.did, "grow"); grows != row.grows || slices.Contains(h.did, "mount") {
+				t.Errorf("did %q", h.did)
+			}
+		})
+	}
+}
+
 func TestTheSecondCallLearnsWhatRuns(t *testing.T) {
 	h, dir := newHost(), t.TempDir()
 	h.attached("v")

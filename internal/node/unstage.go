@@ -117,7 +117,7 @@ func (s *Service) unmountAll(ctx context.Context, volume, path string, table []m
 // disconnect flushes the cache and stops the device. If there is no device, as after a reboot, but
 // this node's cache may hold data that is not in Ceph, it connects the device once more to flush
 // it. So it does if the device's Ceph client is fenced: the volume was taken from this node by force
-// and given back. Without a cache there is nothing to flush.
+// and given back. Without a cache there is nothing to flush. A host without memory for that leaves it to another one.
 //
 // It always asks escached to stop, even if there is no device: perhaps a call of an earlier csi-node
 // still connects the volume. Then escached is busy with that, and the next try stops the device.
@@ -133,13 +133,27 @@ func (s *Service) disconnect(ctx context.Context, v *v1alpha1.CacheVolume, statu
 		if err != nil {
 			return err
 		}
-		if _, err := s.Cache.DevConnect(ctx, cachevolume.ConnectRequest(v)); err != nil {
+		_, err = s.Cache.DevConnect(ctx, cachevolume.ConnectRequest(v))
+		if !health.IsConnected(status) && s.mayLeaveDirty(v, err) {
+			s.Logger.WarnContext(ctx, "unstaging a volume that is not written back: another host has all that is here", "volume", v.Name,
+				"error", err)
+			return s.stop(ctx, v, epoch)
+		}
+		if err != nil {
 			return fmt.Errorf("connect the cache of volume %s to write it back: %w", v.Name, err)
 		}
 		epoch = v.Status.Epoch
 	}
 	deadline, _ := ctx.Deadline()
 	return s.flushAndStop(ctx, v, epoch, max(time.Until(deadline)-stopTime, time.Second))
+}
+
+// mayLeaveDirty reports whether this host lacks the memory to write a volume back, and another one has all that is here.
+// Nothing is dropped here either, and the record goes on to say that the truth is in the caches.
+func (s *Service) mayLeaveDirty(v *v1alpha1.CacheVolume, connect error) bool {
+	problem := new(escache.Problem)
+	return errors.As(connect, &problem) && problem.Code == escache.CodeNoRoom &&
+		slices.ContainsFunc(authority.Current(v), func(node string) bool { return node != s.Node })
 }
 
 // sameAttachment reads the record again, and fails if the attachment has ended.

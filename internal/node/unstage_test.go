@@ -135,6 +135,39 @@ func TestUnstageWritesBackWhatAStandbyReplicaHolds(t *testing.T) {
 	}
 }
 
+// The host was booted, and something else has the memory for the cache since. The next host has all that this one has.
+func TestUnstageLeavesToTheOtherHostWhatItHasNoMemoryFor(t *testing.T) {
+	noRoom := &escache.Problem{Code: escache.CodeNoRoom, Detail: "too little memory"}
+	rows := []struct {
+		name    string
+		connect error
+		change  func(h *host)
+		code    codes.Code
+	}{
+		{"the other copy is current", noRoom, func(*host) {}, codes.OK},
+		{"the other copy is outdated", noRoom, func(h *host) { h.volumes["v"].Status.Outdated = []string{"n2"} }, codes.ResourceExhausted},
+		{"escached still connects it", noRoom, func(h *host) { h.failures["stop"] = &escache.Problem{Code: escache.CodeBusy} }, codes.Aborted},
+		{"something else is wrong", &escache.Problem{Code: escache.CodeCephUnavailable}, func(*host) {}, codes.Unavailable},
+	}
+	for _, row := range rows {
+		t.Run(row.name, func(t *testing.T) {
+			h := newHost()
+			h.attached("v")
+			dirty := int64(8192)
+			h.change("v", withDirty(&dirty))
+			h.failures["connect"] = row.connect
+			row.change(h)
+			_, err := h.service().NodeUnstageVolume(t.Context(), unstageOf(t.TempDir()))
+			if Code(err) != row.code {
+				t.Errorf("%s: %v; want %s", Code(err), err, row.code)
+			}
+			if left := h.status("v").DirtyBytes; slices.Contains(h.did, "flush") || left == nil || *left != dirty {
+				t.Errorf("did %q, %v bytes are dirty", h.did, left)
+			}
+		})
+	}
+}
+
 // The second host was lost before the volume was connected for the first time since its replicas were created, so no
 // connect succeeds any more. Nothing was ever written to this replica.
 func TestUnstageOfAReplicaThatWasNeverUsed(t *testing.T) {

@@ -70,6 +70,34 @@ func TestATakeOverByANodeWithoutMemoryChangesNothing(t *testing.T) {
 	csitest.Must(t, err)
 }
 
+// TestAVolumeThatIsUnstagedDirtyGoesToTheOtherHost: the holder was booted, has no memory for the cache any more, and has unstaged it.
+func TestAVolumeThatIsUnstagedDirtyGoesToTheOtherHost(t *testing.T) {
+	w := newWorld(t)
+	v := w.Create("pvc-1")
+	holder, partner := v.Spec.Replicas[0], v.Spec.Replicas[1]
+	_, err := w.Publish("pvc-1", holder)
+	csitest.Must(t, err)
+	for _, n := range v.Spec.Replicas {
+		w.Host(n).Write(csitest.Ref(v), csitest.DirtyBytes)
+	}
+	w.Host(holder).SetConnectable(1)
+	w.Poll()
+	csitest.Must(t, w.Unpublish("pvc-1", holder))
+	if s := w.Volume("pvc-1").Status; s.AttachedNode != "" || s.Authority != v1alpha1.AuthorityCache || len(s.Outdated) > 0 {
+		t.Errorf("detached as %+v", s)
+	}
+	_, err = w.Publish("pvc-1", partner)
+	csitest.Must(t, err)
+	if s := w.Volume("pvc-1").Status; s.AttachedNode != partner || s.Authority != v1alpha1.AuthorityCache || len(s.Outdated) > 0 {
+		t.Errorf("attached as %+v", s)
+	}
+	for _, n := range v.Spec.Replicas {
+		if left := w.Host(n).Status(csitest.Ref(v)).DirtyBytes; left == nil || *left != csitest.DirtyBytes {
+			t.Errorf("on %s %v bytes are dirty", n, left)
+		}
+	}
+}
+
 func TestNewVolumesGoToHostsThatHaveMemoryForAllOfTheirs(t *testing.T) {
 	w := newWorld(t)
 	size := w.Create("pvc-1").Spec.CacheBytes
