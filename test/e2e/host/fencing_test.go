@@ -3,10 +3,12 @@
 package host
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/test/lab/labclient"
 	"github.com/escache/escache-csi/test/labtest"
 )
 
@@ -73,6 +75,46 @@ func grantedPrimaryGoesOnAlone(t *testing.T, lab *labtest.Lab) {
 	n2.Verify(t, v.Connect(t, n2).Device, acks)
 	v.Remove(t, n2)
 	t.Logf("slowest write, through the loss of the peer: %s", acks.Slowest())
+}
+
+// frozenDuringAFlushGoesOn: the flush has the volume, hangs in the frozen I/O, and ends only when the arbiter is asked again.
+func frozenDuringAFlushGoesOn(t *testing.T, lab *labtest.Lab) {
+	n1, n2 := lab.Hosts[0], lab.Hosts[1]
+	v := lab.NewVolume(t, labtest.VolumeSpec{})
+	v.Lay(t)
+	device := v.Connect(t, n1).Device
+	acks := n1.Fill(t, device, 0, 8*mib)
+
+	lab.StallCeph(t)
+	const timeout = 5 * time.Minute
+	flushed := make(chan error, 1)
+	go func() {
+		answer, err := n1.API.Flush(t.Context(), escache.FlushRequest{VolumeRef: v.VolumeRef, TimeoutSeconds: int(timeout.Seconds())})
+		if err == nil && !answer.Clean {
+			err = fmt.Errorf("the answer is %+v", answer)
+		}
+		flushed <- err
+	}()
+	v.WaitForStatus(t, n1, "is flushing", noticeLimit, func(s escache.VolumeStatus) bool { return s.State == escache.StateFlushing })
+	lab.CutSome(t, n1, labclient.Cut{From: labclient.CutControlPlane})
+	lab.PowerOff(t, n2)
+	v.WaitForStatus(t, n1, "is frozen", noticeLimit, frozen)
+	lab.ResumeCeph(t)
+	const rest = 15 * time.Second // longer than Ceph takes, and than until the arbiter is asked again
+	time.Sleep(rest)
+	if s := v.Status(t, n1); !s.IOSuspended || len(flushed) > 0 {
+		t.Errorf("it goes on without the arbiter: %+v", s)
+	}
+	lab.Heal(t)
+	v.WaitForStatus(t, n1, "runs alone", noticeLimit, func(s escache.VolumeStatus) bool { return !s.IOSuspended })
+	if err := <-flushed; err != nil {
+		t.Error(err)
+	}
+	lab.PowerOn(t, n2)
+	n2.WaitForService(t, rebootLimit)
+	v.WaitForPeer(t, n1)
+	n1.Verify(t, device, acks)
+	v.Remove(t, n1)
 }
 
 // staleReplicaIsNotPromoted: n2 misses writes, then n1 is lost too, and n2 returns alone. It is the
