@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
 	"github.com/escache/escache-csi/internal/escached/host"
@@ -218,6 +221,34 @@ func TestAFlushThatIsStuckInFrozenIOIsFreed(t *testing.T) {
 	if len(w.maps)+w.connected() > 0 || w.minors[100].Disk != drbd.Outdated {
 		t.Errorf("left: %q", w.left())
 	}
+}
+
+// TestADeviceWithACommandThatHangsInFrozenIOIsGivenUp: the verb that began the command has ended, and I/O has to fail before
+// the command does.
+func TestADeviceWithACommandThatHangsInFrozenIOIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t)
+		e := m.start()
+		if err := e.PutReplica(t.Context(), putReq); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := connectWith(e, 3); err != nil {
+			t.Fatal(err)
+		}
+		m.freeze(volume.NameOf(ref))
+		m.takenOver(4)
+		ended := make(chan error)
+		m.breaker.Trip(volume.NameOf(ref), false, &command.StuckError{Command: "dmsetup suspend"}, ended)
+		end := sync.OnceFunc(func() { close(ended) })
+		defer end()
+		m.ioFailed = func() { end(); synctest.Wait() }
+		if err := abandon(e, 4); err != nil {
+			t.Fatal(err)
+		}
+		if len(m.maps)+len(m.devices) > 0 {
+			t.Errorf("left: %v, %v", m.maps, m.devices)
+		}
+	})
 }
 
 // TestTheArbiterIsAskedAgainWhateverHangsInFrozenIO: those verbs end only when I/O goes on. The others may be changing the link.

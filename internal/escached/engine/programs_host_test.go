@@ -37,6 +37,9 @@ type machine struct {
 	// dirty is how many blocks the origin lacks.
 	dirty int64
 
+	// breaker is that of a program that hangs.
+	breaker *command.Breaker
+
 	group  *lvm.Group
 	adm    *drbd.Control
 	images *krbd.Client
@@ -55,7 +58,7 @@ const (
 )
 
 func newMachine(t *testing.T) *machine {
-	m := &machine{world: newWorld(t), disks: map[string][]byte{}, devices: map[string]*mappedDevice{}, loops: map[string]bool{}}
+	m := &machine{world: newWorld(t), disks: map[string][]byte{}, devices: map[string]*mappedDevice{}, loops: map[string]bool{}, breaker: command.NewBreaker()}
 	conf, keyring := filepath.Join(m.dir, "ceph.conf"), filepath.Join(m.dir, "keyring")
 	for path, text := range map[string]string{
 		conf: "[global]\nmon_host = 10.0.0.9:6789\n", keyring: "[client.escache]\nkey = a2V5\n",
@@ -118,6 +121,9 @@ func (m *machine) Run(ctx context.Context, c command.Command) (command.Result, e
 }
 
 func (m *machine) program(_ context.Context, c command.Command) (command.Result, error) {
+	if err := m.breaker.Allow(c.Volume, c.Query); err != nil {
+		return command.Result{}, err
+	}
 	m.ran = append(m.ran, title(c))
 	switch {
 	case c.Name == "dmsetup":

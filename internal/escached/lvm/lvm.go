@@ -295,9 +295,13 @@ func (g *Group) retag(ctx context.Context, name string, old, want map[string]boo
 	if len(args) == 1 {
 		return nil
 	}
-	_, err := g.lvm(ctx, false, name, append(args, g.name+"/"+name)...)
+	_, err := g.lvm(ctx, false, name+tagging, append(args, g.name+"/"+name)...)
 	return err
 }
+
+// tagging is appended to the breaker's key of changes of tags. They do not touch the volume's devices, and that it is given up is
+// put in its tags before its I/O fails: the commands that are stuck in that I/O end only then.
+const tagging = "/tags"
 
 func (g *Group) lvm(ctx context.Context, query bool, volume string, args ...string) (command.Result, error) {
 	if !query {
