@@ -87,6 +87,19 @@ func TestARepeatedCallThatIsRefusedLeavesNothing(t *testing.T) {
 	}
 }
 
+// TestNoSnapshotOfAnImageOfAnotherKubernetesCluster: nothing is to be removed there, which would be refused, too.
+func TestNoSnapshotOfAnImageOfAnotherKubernetesCluster(t *testing.T) {
+	w := newWorld(t)
+	w.Create("a")
+	w.Create("b")
+	w.Images.Foreign[csitest.ImageNamed("b")] = true
+	_, err := w.Snap("s", "b")
+	csitest.Wants(t, err, codes.FailedPrecondition, "another Kubernetes cluster")
+	_, err = w.SnapGroup("g", "a", "b")
+	csitest.Wants(t, err, codes.FailedPrecondition, "another Kubernetes cluster")
+	w.nothingLeft()
+}
+
 // TestACallThatIsRepeatedKeepsItsRecord: the next one finds by it what this one may have begun.
 func TestACallThatIsRepeatedKeepsItsRecord(t *testing.T) {
 	w := newWorld(t)
