@@ -74,6 +74,9 @@ func (s *Snapshots) groupRecords(ctx context.Context, r requests.Group) ([]*v1al
 		return nil, fmt.Errorf("group snapshot %s has lost %d of its snapshots; delete it: %w",
 			r.ID, len(r.Volumes)-len(group), volumes.ErrRefused)
 	}
+	if len(group) > 0 && isUntaken(group[0]) {
+		return group, s.newAttempt(ctx, group[0])
+	}
 	return group, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -187,7 +188,8 @@ func (w *world) stuckAt(t *testing.T, snap func(*world) error) {
 	}
 	w.Cached = interceptor.NewClient(withWatch, interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
-			if _, ok := o.(*v1alpha1.CacheSnapshot); ok {
+			data, err := p.Data(o)
+			if _, ok := o.(*v1alpha1.CacheSnapshot); ok && err == nil && strings.Contains(string(data), "finalizers") {
 				return fmt.Errorf("%w: %w", errLost, volumes.ErrUnavailable)
 			}
 			return c.Patch(ctx, o, p, opts...)

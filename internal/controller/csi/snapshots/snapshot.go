@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -66,6 +67,10 @@ func (s *Snapshots) snapshotRecord(ctx context.Context, r requests.Snapshot) (*v
 		return nil, nil, fmt.Errorf("snapshot %s is of group snapshot %s: %w", r.ID, snapshot.Spec.Group.Name, volumes.ErrDifferent)
 	case isTaken(snapshot):
 		return snapshot, nil, nil
+	default:
+		if err := s.newAttempt(ctx, snapshot); err != nil {
+			return nil, nil, err
+		}
 	}
 	written := err == nil
 	v, missing := s.Volume(ctx, r.Volume)
@@ -91,6 +96,19 @@ func (s *Snapshots) snapshotRecord(ctx context.Context, r requests.Snapshot) (*v
 	}
 	crashpoint.Reach("create_snapshot/object_written")
 	return snapshot, v, unknown
+}
+
+// newAttempt changes a record that an earlier call has written and that does not say that its snapshot is taken. That call may have written
+// so and got no answer: if the write comes later than this one, the API server refuses it. Until then the record may say any moment that
+// what Ceph has is good, so nothing is taken or removed there before.
+func (s *Snapshots) newAttempt(ctx context.Context, snapshot *v1alpha1.CacheSnapshot) error {
+	before := snapshot.DeepCopy()
+	attempts, _ := strconv.Atoi(snapshot.Annotations[v1alpha1.AnnotationAttempt]) // 0 if there is none
+	metav1.SetMetaDataAnnotation(&snapshot.ObjectMeta, v1alpha1.AnnotationAttempt, strconv.Itoa(attempts+1))
+	if err := s.Cached.Patch(ctx, snapshot, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("count the attempts on the record of snapshot %s: %w: %w", snapshot.Name, volumes.ErrUnavailable, err)
+	}
+	return nil
 }
 
 // leftFor is how long a snapshot in Ceph, whose record does not say that it is taken, passes for what an interrupted call
