@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -113,6 +114,34 @@ func TestACallThatIsRepeatedKeepsItsRecord(t *testing.T) {
 	csitest.Wants(t, err, codes.Aborted, "moving")
 	if record, there := w.Snapshots()["s"]; !there || !record.DeletionTimestamp.IsZero() || len(w.Images.Taken) != 1 {
 		t.Errorf("on record: %v, in Ceph: %v", w.Snapshots(), w.Images.Taken)
+	}
+}
+
+// TestWhatAnInterruptedCallHasLeftDoesNotGrowOld: after an hour it would pass for complete, and be refused for ever.
+func TestWhatAnInterruptedCallHasLeftDoesNotGrowOld(t *testing.T) {
+	w := newWorld(t)
+	w.begun()
+	w.left(time.Minute)
+	w.interrupted(func() error { _, err := w.Snap("s", "a"); return err }, 1)
+	for ref, at := range w.Images.TakenAt {
+		w.Images.TakenAt[ref] = at.Add(-2 * time.Hour)
+	}
+	_, err := w.Snap("s", "a")
+	csitest.Must(t, err)
+}
+
+// TestWhatIsBegunIsRemovedWhenTheCallersTimeIsUp: Ceph has taken the snapshot, and nobody has asked the host whether the hold has lasted.
+func TestWhatIsBegunIsRemovedWhenTheCallersTimeIsUp(t *testing.T) {
+	w := newWorld(t)
+	w.Connected("a")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	w.Images.Taking = func(volumes.SnapshotRef) { cancel() }
+	if _, err := w.Service.CreateSnapshot(ctx, &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: "a"}); err == nil {
+		t.Fatal("the call has succeeded")
+	}
+	if len(w.Images.Taken) > 0 || len(w.Snapshots()) != 1 {
+		t.Errorf("in Ceph: %v, on record: %v", w.Images.Taken, w.Snapshots())
 	}
 }
 

@@ -35,7 +35,7 @@ func (s *Snapshots) Create(ctx context.Context, r requests.Snapshot) (*csi.Creat
 	if isUntaken(snapshot) {
 		taken, err := s.TakeSnapshot(ctx, v, volumes.SnapshotOf(snapshot))
 		if err != nil {
-			return nil, s.undoSnapshot(ctx, snapshot, fmt.Errorf("take a snapshot of volume %s: %w", v.Name, err))
+			return nil, s.undoTaking(ctx, []*v1alpha1.CacheSnapshot{snapshot}, fmt.Errorf("take a snapshot of volume %s: %w", v.Name, err))
 		}
 		crashpoint.Reach("create_snapshot/taken")
 		snapshot.Status = takenStatus(metav1.NewTime(taken.Taken), taken.SizeBytes)
@@ -121,13 +121,13 @@ func (s *Snapshots) notComplete(ctx context.Context, snapshot *v1alpha1.CacheSna
 	if err != nil || since.IsZero() {
 		return err
 	}
-	return fmt.Errorf("snapshot %s is in Ceph since %s, and the record does not know that: it was set back. Nothing is replaced. Rename "+
-		"or remove Ceph's snapshot: docs/restore-etcd.md: %w",
+	return fmt.Errorf("snapshot %s is in Ceph since %s, and the record does not know that: it was set back, or a call was interrupted, "+
+		"and the snapshot may be torn. Nothing is replaced. Rename or remove Ceph's snapshot: docs/restore-etcd.md: %w",
 		volumes.SnapshotOf(snapshot), since.UTC().Format(time.RFC3339), volumes.ErrRefused)
 }
 
-// completeSince returns when Ceph took a snapshot that it has had for longer than interrupted calls leave one: it is complete, and
-// its record was set back, for example by restoring an old etcd. It returns the zero time for any other.
+// completeSince returns when Ceph took a snapshot that it has had for longer than interrupted calls leave one: it passes for complete, and
+// for one whose record was set back, for example by restoring an old etcd. It returns the zero time for any other.
 func (s *Snapshots) completeSince(ctx context.Context, snapshot *v1alpha1.CacheSnapshot) (time.Time, error) {
 	ref := volumes.SnapshotOf(snapshot)
 	at, err := s.Images.SnapshotTime(ctx, ref)
