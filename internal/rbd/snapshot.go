@@ -57,6 +57,15 @@ func (c *Cluster) CreateSnapshot(ctx context.Context, ref SnapshotRef) (Snapshot
 	})
 }
 
+// Settled waits until all earlier calls that change an image have really ended, and reads the image's ID, which is one message.
+// Errors: ErrNotFound; ErrUnavailable if they have not ended in time.
+func (c *Cluster) Settled(ctx context.Context, ref ImageRef) error {
+	_, err := callAlone(ctx, c, "image_settled", ref.String(), ref, func(conn *rados.Conn) (string, error) {
+		return withPool(conn, ref.Pool, func(io *rados.IOContext) (string, error) { return imageID(io, ref.Name) })
+	})
+	return err
+}
+
 // RemoveSnapshot removes a snapshot. A snapshot with clones stays in the image, hidden, until the
 // last clone is gone; if a node has the image mapped then, until another snapshot or the image
 // itself is removed. Errors: ErrNotFound if the image or the snapshot does not exist, whoever has the image; ErrBusy

@@ -8,6 +8,16 @@ import (
 	"github.com/escache/escache-csi/internal/controller/volumes"
 )
 
+// Settled returns at once, unless Settling answers.
+func (f *Images) Settled(_ context.Context, image volumes.ImageRef) error {
+	if f.Settling != nil {
+		if err := f.Settling(image); err != nil {
+			return err
+		}
+	}
+	return f.Fail
+}
+
 // TakeSnapshot counts up Taken, unless Refusing answers.
 func (f *Images) TakeSnapshot(ctx context.Context, ref volumes.SnapshotRef) (volumes.Snapshot, error) {
 	if f.Taking != nil {
