@@ -52,6 +52,10 @@ const AnnotationClaim = "escache.io/claim"
 // when there is nothing left to do.
 const AnnotationRepair = "escache.io/repair"
 
+// AnnotationAttempt on a CacheSnapshot counts the repeated calls to take it. Each changes the record by that, so that an earlier
+// call's write that the snapshot is taken fails if it comes late.
+const AnnotationAttempt = "escache.io/attempt"
+
 // Finalizer keeps a CacheVolume until its image and its replicas are gone.
 const Finalizer = "escache.io/volume"
 

@@ -24,6 +24,7 @@ func TestAnImagesSnapshotsAndSizeAreChangedByOneCallAtATime(t *testing.T) {
 		for name, change := range map[string]func(ImageRef) error{
 			"create": func(image ImageRef) error { return second(c.CreateSnapshot(ctx, SnapshotRef{image, "s"})) },
 			"remove": func(image ImageRef) error { return c.RemoveSnapshot(ctx, SnapshotRef{image, "s"}) },
+			"wait":   func(image ImageRef) error { return c.Settled(ctx, image) },
 			"grow":   func(image ImageRef) error { return second(c.GrowImage(ctx, image, 1<<30)) },
 		} {
 			if err := change(ref); err == nil || !strings.Contains(err.Error(), "an earlier call on it has not ended") {

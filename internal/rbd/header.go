@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,6 +29,10 @@ type use struct {
 }
 
 func (u use) header() string { return headerOf(u.id) }
+
+func (u use) has(snapshot string) bool {
+	return slices.ContainsFunc(u.snapshots, func(s librbd.SnapInfo) bool { return s.Name == snapshot })
+}
 
 func headerOf(id string) string { return "rbd_header." + id }
 

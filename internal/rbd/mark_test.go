@@ -78,6 +78,9 @@ func TestAnImageOfAnotherKubernetesClusterIsNotTouched(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	if err := b.RemoveSnapshot(ctx, SnapshotRef{ImageRef: s.ImageRef, Snapshot: "t"}); !errors.Is(err, ErrNotFound) {
+		t.Errorf("remove a snapshot that is not there: %v", err)
+	}
 	if after, err := a.ImageInfo(ctx, s.ImageRef); err != nil || after != before {
 		t.Errorf("it was %+v, and is %+v, %v", before, after, err)
 	}
@@ -171,6 +174,9 @@ func TestAReleasedImageIsNobodys(t *testing.T) {
 		if !errors.Is(err, ErrReleased) || errors.As(err, &exists) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	if err := a.RemoveSnapshot(ctx, SnapshotRef{ImageRef: s.ImageRef, Snapshot: "t"}); !errors.Is(err, ErrNotFound) {
+		t.Errorf("remove a snapshot that is not there: %v", err)
 	}
 	// Somebody else may put it into the trash, and wants it to stay there.
 	_, err := call(ctx, a, "trash", "one", func(conn *rados.Conn) (struct{}, error) {

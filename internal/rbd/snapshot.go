@@ -41,7 +41,7 @@ type Snapshot struct {
 func (c *Cluster) CreateSnapshot(ctx context.Context, ref SnapshotRef) (Snapshot, error) {
 	return callAlone(ctx, c, "snapshot_create", ref.String(), ref.ImageRef, func(conn *rados.Conn) (Snapshot, error) {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (Snapshot, error) {
-			created := c.changeSnapshots(conn, io, ref, roomFor(ref.Snapshot), func(image *librbd.Image) error {
+			created := changeSnapshots(conn, io, ref, c.mayAdd(io, ref.Snapshot), func(image *librbd.Image) error {
 				_, err := image.CreateSnapshot(ref.Snapshot)
 				return err
 			}, func(at use) error { return addSnapshot(io, at, ref.Snapshot) })
@@ -57,14 +57,23 @@ func (c *Cluster) CreateSnapshot(ctx context.Context, ref SnapshotRef) (Snapshot
 	})
 }
 
+// Settled waits until all earlier calls that change an image have really ended, and reads the image's ID, which is one message.
+// Errors: ErrNotFound; ErrUnavailable if they have not ended in time.
+func (c *Cluster) Settled(ctx context.Context, ref ImageRef) error {
+	_, err := callAlone(ctx, c, "image_settled", ref.String(), ref, func(conn *rados.Conn) (string, error) {
+		return withPool(conn, ref.Pool, func(io *rados.IOContext) (string, error) { return imageID(io, ref.Name) })
+	})
+	return err
+}
+
 // RemoveSnapshot removes a snapshot. A snapshot with clones stays in the image, hidden, until the
 // last clone is gone; if a node has the image mapped then, until another snapshot or the image
-// itself is removed. Errors: ErrNotFound if the image or the snapshot does not exist; ErrBusy for a
-// mapped image with object-map.
+// itself is removed. Errors: ErrNotFound if the image or the snapshot does not exist, whoever has the image; ErrBusy
+// for a mapped image with object-map.
 func (c *Cluster) RemoveSnapshot(ctx context.Context, ref SnapshotRef) error {
 	_, err := callAlone(ctx, c, "snapshot_remove", ref.String(), ref.ImageRef, func(conn *rados.Conn) (struct{}, error) {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (struct{}, error) {
-			return struct{}{}, c.changeSnapshots(conn, io, ref, func(use) error { return nil }, func(image *librbd.Image) error {
+			return struct{}{}, changeSnapshots(conn, io, ref, c.mayRemove(io, ref.Snapshot), func(image *librbd.Image) error {
 				return image.GetSnapshot(ref.Snapshot).Remove()
 			}, func(at use) error { return removeSnapshot(io, at, ref) })
 		})
@@ -77,27 +86,33 @@ func (c *Cluster) RemoveSnapshot(ctx context.Context, ref SnapshotRef) error {
 // image, and if it has mapped it, goes on without the later snapshots.
 const maxSnapshots = 500
 
-// roomFor refuses a new snapshot of an image that is full. One that is there already is found.
-func roomFor(snapshot string) func(use) error {
+// mayAdd refuses a new snapshot of an image that is not this Kubernetes cluster's, or full. One that is there already is found.
+func (c *Cluster) mayAdd(io *rados.IOContext, snapshot string) func(use) error {
 	return func(at use) error {
-		is := func(s librbd.SnapInfo) bool { return s.Name == snapshot }
-		if len(at.snapshots) < maxSnapshots || slices.ContainsFunc(at.snapshots, is) {
-			return nil
+		if err := c.refuseForeign(io, at.id); err != nil || len(at.snapshots) < maxSnapshots || at.has(snapshot) {
+			return err
 		}
 		return fmt.Errorf("%w: it has %d snapshots, with those that its clones still need, and a node's kernel can read no more than 510: "+
 			"delete snapshots, or volumes that were made of it", ErrFull, len(at.snapshots))
 	}
 }
 
+// mayRemove looks for the snapshot first: a caller that was not allowed to take one has nothing to remove, and must learn that.
+func (c *Cluster) mayRemove(io *rados.IOContext, snapshot string) func(use) error {
+	return func(at use) error {
+		if !at.has(snapshot) {
+			return ErrNotFound
+		}
+		return c.refuseForeign(io, at.id)
+	}
+}
+
 // changeSnapshots does it by librbd where nobody has the image's lock, and through its header where
 // a node has; and not at all if it may not.
-func (c *Cluster) changeSnapshots(
+func changeSnapshots(
 	conn *rados.Conn, io *rados.IOContext, ref SnapshotRef, may func(use) error, free func(*librbd.Image) error, held func(use) error,
 ) error {
 	at, err := useOf(conn, io, ref.Name)
-	if err == nil {
-		err = c.refuseForeign(io, at.id)
-	}
 	if err == nil {
 		err = may(at)
 	}

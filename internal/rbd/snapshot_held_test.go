@@ -139,6 +139,9 @@ func TestSnapshotsOfAnImageWithObjectMapChangeOnlyUnlocked(t *testing.T) {
 	if _, err := c.CreateSnapshot(ctx, ref); !errors.Is(err, ErrBusy) {
 		t.Errorf("created: %v", err)
 	}
+	if err := c.RemoveSnapshot(ctx, ref); !errors.Is(err, ErrNotFound) {
+		t.Errorf("removed although there is none: %v", err)
+	}
 	stop()
 	_, err := c.CreateSnapshot(ctx, ref)
 	must(t, err)

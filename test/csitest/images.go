@@ -32,6 +32,8 @@ type Images struct {
 	Taken map[volumes.SnapshotRef]int
 	// TakenAt is when Ceph has taken them.
 	TakenAt map[volumes.SnapshotRef]time.Time
+	// Settling is what Settled answers if it is an error.
+	Settling func(volumes.ImageRef) error
 	// Taking is called while a snapshot is taken.
 	Taking func(volumes.SnapshotRef)
 	// Refusing is what TakeSnapshot answers if it is an error.

@@ -10,6 +10,15 @@ import (
 	"github.com/escache/escache-csi/internal/rbd"
 )
 
+// Settled waits until what earlier calls do to an image has really ended.
+func (i *Images) Settled(ctx context.Context, image volumes.ImageRef) error {
+	cluster, err := i.cluster(image.ClusterID)
+	if err != nil {
+		return err
+	}
+	return translate(ctx, cluster.Settled(ctx, refOf(image)))
+}
+
 // TakeSnapshot takes a snapshot. It replaces one of the same name: an interrupted call left it, and
 // the image may have been written to at that time.
 func (i *Images) TakeSnapshot(ctx context.Context, snapshot volumes.SnapshotRef) (volumes.Snapshot, error) {

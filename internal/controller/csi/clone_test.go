@@ -125,6 +125,9 @@ func TestWhatCannotBeClonedLeavesNothing(t *testing.T) {
 			_, err := w.Publish("a", w.Volume("a").Spec.Replicas[0])
 			csitest.Must(w.T, err)
 		}, codes.FailedPrecondition, []string{"not connected"}},
+		"a source whose image is another Kubernetes cluster's": {csitest.FromVolume("b", "a"), func(w *world) {
+			w.Images.Foreign[csitest.ImageNamed("a")] = true
+		}, codes.FailedPrecondition, []string{"another Kubernetes cluster"}},
 		"a name that another image has": {csitest.FromVolume("b", "a"), func(w *world) {
 			w.Images.Sizes[csitest.ImageNamed("b")] = csitest.GiB
 		}, codes.FailedPrecondition, []string{"exists already"}},

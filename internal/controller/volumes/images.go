@@ -145,6 +145,9 @@ type Images interface {
 	// DeleteKept is Delete for an image of which Keep has noted that. Any other one stays, which is
 	// success.
 	DeleteKept(ctx context.Context, image ImageRef, volume string) error
+	// Settled waits until no earlier call that nobody waits for any more can change the image's snapshots. TakeSnapshot would
+	// wait for that, too.
+	Settled(ctx context.Context, image ImageRef) error
 	// TakeSnapshot takes a snapshot of what the image has in Ceph. It replaces a snapshot of that
 	// name, which an interrupted call has left. If a node has the image mapped, all I/O to it must
 	// be suspended.

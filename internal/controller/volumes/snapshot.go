@@ -92,6 +92,9 @@ func (s *Steps) prepareSnapshot(ctx context.Context, v *v1alpha1.CacheVolume, lo
 		if err := s.NotBehind(ctx, v); err != nil {
 			return err
 		}
+		if err := s.Images.Settled(ctx, ImageOf(v)); err != nil { // while I/O goes on
+			return err
+		}
 		return s.flushUntilHoldable(ctx, v, v.Status.AttachedNode, longest)
 	}
 	if err := s.WriteBackDetached(ctx, v); err != nil {

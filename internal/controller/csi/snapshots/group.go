@@ -20,7 +20,7 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
-// undoTime bounds the removal of what was begun of a group snapshot, also if the call's time is up.
+// undoTime bounds the removal of what was begun, also if the call's time is up.
 const undoTime = 20 * time.Second
 
 // CreateGroup writes the records of all snapshots, then takes the snapshots while all volumes are
@@ -38,7 +38,7 @@ func (s *Snapshots) CreateGroup(ctx context.Context, r requests.Group) ([]*v1alp
 		var taken []volumes.Snapshot
 		group, taken, err = s.takeGroup(ctx, r, group)
 		if err != nil {
-			return nil, s.undoGroup(ctx, group, err)
+			return nil, s.undoTaking(ctx, group, err)
 		}
 		if err := s.recordGroup(ctx, group, taken); err != nil {
 			return nil, err
@@ -73,6 +73,9 @@ func (s *Snapshots) groupRecords(ctx context.Context, r requests.Group) ([]*v1al
 	if len(group) > 0 && len(group) < len(r.Volumes) && slices.ContainsFunc(group, isTaken) {
 		return nil, fmt.Errorf("group snapshot %s has lost %d of its snapshots; delete it: %w",
 			r.ID, len(r.Volumes)-len(group), volumes.ErrRefused)
+	}
+	if len(group) > 0 && isUntaken(group[0]) {
+		return group, s.newAttempt(ctx, group[0])
 	}
 	return group, nil
 }
@@ -219,9 +222,10 @@ func (s *Snapshots) finishGroup(ctx context.Context, group []*v1alpha1.CacheSnap
 	return nil
 }
 
-// undoGroup removes all snapshots of a group that could not be taken as a whole. The records stay if
-// csi-snapshotter repeats the call, so that nothing that Ceph may still do is forgotten.
-func (s *Snapshots) undoGroup(ctx context.Context, group []*v1alpha1.CacheSnapshot, cause error) error {
+// undoTaking removes a snapshot that could not be taken, or all of a group that could not be taken as a whole. The records stay if
+// csi-snapshotter repeats the call, so that nothing that Ceph may still do is forgotten. Ceph's snapshots go also then: they
+// may be torn, and if no later call succeeds for leftFor, they would pass for complete.
+func (s *Snapshots) undoTaking(ctx context.Context, group []*v1alpha1.CacheSnapshot, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
 	repeated := isRepeated(cause)
@@ -240,7 +244,7 @@ func (s *Snapshots) undoGroup(ctx context.Context, group []*v1alpha1.CacheSnapsh
 	case left == nil:
 		return cause
 	case repeated:
-		s.Log.WarnContext(ctx, "snapshots of a group that could not be taken are left; the repeated call replaces them", "error", left)
+		s.Log.WarnContext(ctx, "snapshots that could not be taken are left; the repeated call replaces them", "error", left)
 		return cause
 	}
 	return fmt.Errorf("%w: %s; and what was begun could not be taken back: %s", volumes.ErrUnavailable, cause.Error(), left.Error())

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -87,6 +89,19 @@ func TestARepeatedCallThatIsRefusedLeavesNothing(t *testing.T) {
 	}
 }
 
+// TestNoSnapshotOfAnImageOfAnotherKubernetesCluster: nothing is to be removed there, which would be refused, too.
+func TestNoSnapshotOfAnImageOfAnotherKubernetesCluster(t *testing.T) {
+	w := newWorld(t)
+	w.Create("a")
+	w.Create("b")
+	w.Images.Foreign[csitest.ImageNamed("b")] = true
+	_, err := w.Snap("s", "b")
+	csitest.Wants(t, err, codes.FailedPrecondition, "another Kubernetes cluster")
+	_, err = w.SnapGroup("g", "a", "b")
+	csitest.Wants(t, err, codes.FailedPrecondition, "another Kubernetes cluster")
+	w.nothingLeft()
+}
+
 // TestACallThatIsRepeatedKeepsItsRecord: the next one finds by it what this one may have begun.
 func TestACallThatIsRepeatedKeepsItsRecord(t *testing.T) {
 	w := newWorld(t)
@@ -99,6 +114,34 @@ func TestACallThatIsRepeatedKeepsItsRecord(t *testing.T) {
 	csitest.Wants(t, err, codes.Aborted, "moving")
 	if record, there := w.Snapshots()["s"]; !there || !record.DeletionTimestamp.IsZero() || len(w.Images.Taken) != 1 {
 		t.Errorf("on record: %v, in Ceph: %v", w.Snapshots(), w.Images.Taken)
+	}
+}
+
+// TestWhatAnInterruptedCallHasLeftDoesNotGrowOld: after an hour it would pass for complete, and be refused for ever.
+func TestWhatAnInterruptedCallHasLeftDoesNotGrowOld(t *testing.T) {
+	w := newWorld(t)
+	w.begun()
+	w.left(time.Minute)
+	w.interrupted(func() error { _, err := w.Snap("s", "a"); return err }, 1)
+	for ref, at := range w.Images.TakenAt {
+		w.Images.TakenAt[ref] = at.Add(-2 * time.Hour)
+	}
+	_, err := w.Snap("s", "a")
+	csitest.Must(t, err)
+}
+
+// TestWhatIsBegunIsRemovedWhenTheCallersTimeIsUp: Ceph has taken the snapshot, and nobody has asked the host whether the hold has lasted.
+func TestWhatIsBegunIsRemovedWhenTheCallersTimeIsUp(t *testing.T) {
+	w := newWorld(t)
+	w.Connected("a")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	w.Images.Taking = func(volumes.SnapshotRef) { cancel() }
+	if _, err := w.Service.CreateSnapshot(ctx, &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: "a"}); err == nil {
+		t.Fatal("the call has succeeded")
+	}
+	if len(w.Images.Taken) > 0 || len(w.Snapshots()) != 1 {
+		t.Errorf("in Ceph: %v, on record: %v", w.Images.Taken, w.Snapshots())
 	}
 }
 
@@ -174,7 +217,8 @@ func (w *world) stuckAt(t *testing.T, snap func(*world) error) {
 	}
 	w.Cached = interceptor.NewClient(withWatch, interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
-			if _, ok := o.(*v1alpha1.CacheSnapshot); ok {
+			data, err := p.Data(o)
+			if _, ok := o.(*v1alpha1.CacheSnapshot); ok && err == nil && strings.Contains(string(data), "finalizers") {
 				return fmt.Errorf("%w: %w", errLost, volumes.ErrUnavailable)
 			}
 			return c.Patch(ctx, o, p, opts...)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -34,7 +35,7 @@ func (s *Snapshots) Create(ctx context.Context, r requests.Snapshot) (*csi.Creat
 	if isUntaken(snapshot) {
 		taken, err := s.TakeSnapshot(ctx, v, volumes.SnapshotOf(snapshot))
 		if err != nil {
-			return nil, s.undoSnapshot(ctx, snapshot, fmt.Errorf("take a snapshot of volume %s: %w", v.Name, err))
+			return nil, s.undoTaking(ctx, []*v1alpha1.CacheSnapshot{snapshot}, fmt.Errorf("take a snapshot of volume %s: %w", v.Name, err))
 		}
 		crashpoint.Reach("create_snapshot/taken")
 		snapshot.Status = takenStatus(metav1.NewTime(taken.Taken), taken.SizeBytes)
@@ -66,6 +67,10 @@ func (s *Snapshots) snapshotRecord(ctx context.Context, r requests.Snapshot) (*v
 		return nil, nil, fmt.Errorf("snapshot %s is of group snapshot %s: %w", r.ID, snapshot.Spec.Group.Name, volumes.ErrDifferent)
 	case isTaken(snapshot):
 		return snapshot, nil, nil
+	default:
+		if err := s.newAttempt(ctx, snapshot); err != nil {
+			return nil, nil, err
+		}
 	}
 	written := err == nil
 	v, missing := s.Volume(ctx, r.Volume)
@@ -93,6 +98,19 @@ func (s *Snapshots) snapshotRecord(ctx context.Context, r requests.Snapshot) (*v
 	return snapshot, v, unknown
 }
 
+// newAttempt changes a record that an earlier call has written and that does not say that its snapshot is taken. That call may have written
+// so and got no answer: if the write comes later than this one, the API server refuses it. Until then the record may say any moment that
+// what Ceph has is good, so nothing is taken or removed there before.
+func (s *Snapshots) newAttempt(ctx context.Context, snapshot *v1alpha1.CacheSnapshot) error {
+	before := snapshot.DeepCopy()
+	attempts, _ := strconv.Atoi(snapshot.Annotations[v1alpha1.AnnotationAttempt]) // 0 if there is none
+	metav1.SetMetaDataAnnotation(&snapshot.ObjectMeta, v1alpha1.AnnotationAttempt, strconv.Itoa(attempts+1))
+	if err := s.Cached.Patch(ctx, snapshot, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("count the attempts on the record of snapshot %s: %w: %w", snapshot.Name, volumes.ErrUnavailable, err)
+	}
+	return nil
+}
+
 // leftFor is how long a snapshot in Ceph, whose record does not say that it is taken, passes for what an interrupted call
 // has left. csi-snapshotter repeats a call within minutes.
 const leftFor = time.Hour
@@ -103,13 +121,13 @@ func (s *Snapshots) notComplete(ctx context.Context, snapshot *v1alpha1.CacheSna
 	if err != nil || since.IsZero() {
 		return err
 	}
-	return fmt.Errorf("snapshot %s is in Ceph since %s, and the record does not know that: it was set back. Nothing is replaced. Rename "+
-		"or remove Ceph's snapshot: docs/restore-etcd.md: %w",
+	return fmt.Errorf("snapshot %s is in Ceph since %s, and the record does not know that: it was set back, or a call was interrupted, "+
+		"and the snapshot may be torn. Nothing is replaced. Rename or remove Ceph's snapshot: docs/restore-etcd.md: %w",
 		volumes.SnapshotOf(snapshot), since.UTC().Format(time.RFC3339), volumes.ErrRefused)
 }
 
-// completeSince returns when Ceph took a snapshot that it has had for longer than interrupted calls leave one: it is complete, and
-// its record was set back, for example by restoring an old etcd. It returns the zero time for any other.
+// completeSince returns when Ceph took a snapshot that it has had for longer than interrupted calls leave one: it passes for complete, and
+// for one whose record was set back, for example by restoring an old etcd. It returns the zero time for any other.
 func (s *Snapshots) completeSince(ctx context.Context, snapshot *v1alpha1.CacheSnapshot) (time.Time, error) {
 	ref := volumes.SnapshotOf(snapshot)
 	at, err := s.Images.SnapshotTime(ctx, ref)

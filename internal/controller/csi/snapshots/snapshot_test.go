@@ -132,6 +132,25 @@ func TestSnapshotOfAnAttachedVolumeIsTakenWhileItsIORests(t *testing.T) {
 	csitest.Wants(t, err, codes.Aborted, "meanwhile")
 }
 
+// TestIOGoesOnWhileAnEarlierCallHangsInCeph: the snapshot has to wait for it, and each repeated call would suspend I/O for that long.
+func TestIOGoesOnWhileAnEarlierCallHangsInCeph(t *testing.T) {
+	w := newWorld(t)
+	v, node := w.Connected("a")
+	waited := 0
+	w.Images.Settling = func(image volumes.ImageRef) error {
+		if waited++; image != volumes.ImageOf(v) || w.Host(node).Held(csitest.Ref(v)) {
+			t.Errorf("waited for %s, and it is held: %v", image, w.Host(node).Held(csitest.Ref(v)))
+		}
+		return fmt.Errorf("an earlier call on it has not ended: %w", volumes.ErrUnavailable)
+	}
+	w.Images.Taking = func(ref volumes.SnapshotRef) { t.Errorf("%s is taken", ref) }
+	_, err := w.Snap("s", "a")
+	csitest.Wants(t, err, codes.Unavailable, "has not ended")
+	if waited != 1 {
+		t.Errorf("waited %d times", waited)
+	}
+}
+
 func TestASnapshotOfMuchThatIsDirtyIsTakenOnceItIsLittle(t *testing.T) {
 	w := newWorld(t)
 	v, node := w.Connected("a")
