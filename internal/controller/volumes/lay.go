@@ -20,7 +20,11 @@ func (s *Steps) TakeOver(ctx context.Context, v *v1alpha1.CacheVolume, node stri
 	if _, err := s.abandon(ctx, v, node); err != nil {
 		return err
 	}
+	partner := authority.Partner(v, node)
 	request, err := s.replicaRequest(ctx, v)
+	if withoutAddress(err, partner) {
+		return s.takeOverAsItIs(ctx, v, node, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -34,7 +38,6 @@ func (s *Steps) TakeOver(ctx context.Context, v *v1alpha1.CacheVolume, node stri
 		return fmt.Errorf("volume %s: another machine answers in the place of node %s, which has the copy: %w",
 			v.Name, node, ErrUnavailable)
 	}
-	partner := authority.Partner(v, node)
 	if replaced(before, v, partner) && !v.Status.IsOutdated(partner) {
 		v.Status.Outdated = append(v.Status.Outdated, partner)
 	}
@@ -49,6 +52,28 @@ func (s *Steps) TakeOver(ctx context.Context, v *v1alpha1.CacheVolume, node stri
 		return nil
 	}
 	return s.UpdateStatus(ctx, v, "its replicas are on these machines")
+}
+
+// withoutAddress reports whether a request for replicas failed because Kubernetes knows no replication address of a host: its
+// Node is deleted, or tells of none.
+func withoutAddress(err error, host string) bool {
+	failure, ofHost := errors.AsType[*hostError](err)
+	return ofHost && failure.host == host && (errors.Is(err, ErrNotFound) || errors.Is(err, ErrRefused))
+}
+
+// takeOverAsItIs is TakeOver where the partner has no address, which every request for a replica has to tell. So the node's
+// replica keeps the partner and the link that it has. The promotion asks the arbiter, as it does for a partner that is down.
+// The node's host has to answer that it is the one on record, and has its replica.
+func (s *Steps) takeOverAsItIs(ctx context.Context, v *v1alpha1.CacheVolume, node string, failure error) error {
+	status, err := s.Reports(ctx, v, []string{node})[node].Status()
+	if err != nil {
+		return fmt.Errorf("volume %s: nothing is known about the copy on node %s: %w: %w", v.Name, node, err, ErrUnavailable)
+	}
+	s.Log.WarnContext(ctx, "attaching without the partner: the replica stays as it is", "volume", v.Name, "node", node, "error", failure)
+	if !v.Status.SetHostID(node, status.HostID) {
+		return nil
+	}
+	return s.UpdateStatus(ctx, v, "its replica is on this machine")
 }
 
 // replaced reports whether the node's replica is on another machine now than it was before.

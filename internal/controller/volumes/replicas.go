@@ -47,6 +47,7 @@ func (s *Steps) putReplicas(
 	})
 }
 
+// replicaRequest returns the request that lays a volume's replicas. The error names the host whose address is not to be had.
 func (s *Steps) replicaRequest(ctx context.Context, v *v1alpha1.CacheVolume) (escache.ReplicaRequest, error) {
 	request := escache.ReplicaRequest{
 		VolumeRef: cachevolume.Ref(v), ImageID: v.Status.ImageID, SizeBytes: v.Spec.SizeBytes, CacheBytes: v.Spec.CacheBytes,
@@ -62,7 +63,7 @@ func (s *Steps) replicaRequest(ctx context.Context, v *v1alpha1.CacheVolume) (es
 	for _, node := range slices.Sorted(slices.Values(v.Spec.Replicas)) {
 		address, err := s.Hosts.ReplicationAddress(ctx, node)
 		if err != nil {
-			return request, fmt.Errorf("find the replication address of node %s: %w", node, err)
+			return request, onHost(node, fmt.Errorf("find the replication address of node %s: %w", node, err))
 		}
 		request.Nodes = append(request.Nodes, escache.ReplicaNode{Name: node, Address: address})
 	}
