@@ -19,12 +19,12 @@ import (
 // TestAVolumeThatWasTakenOverFromADeletedNodeGetsItsSecondCopy: its host died with the volume, and its Node was deleted.
 func TestAVolumeThatWasTakenOverFromADeletedNodeGetsItsSecondCopy(t *testing.T) {
 	w := csitest.New(t)
-	v, dead, survivor, third := w.PowerLoss("pvc-1")
+	_, dead, survivor, third := w.PowerLoss("pvc-1")
 	csitest.Must(t, w.API.Delete(t.Context(), w.Fleet.Node(dead)))
 	w.Poll()
 	_, err := w.Publish("pvc-1", survivor)
 	csitest.Must(t, err)
-	v = w.Volume("pvc-1")
+	v := w.Volume("pvc-1")
 	csitest.Must(t, w.Hosts().DevConnect(t.Context(), survivor, v.Status.HostID(survivor), cachevolume.ConnectRequest(v)))
 	// The promotion has asked the arbiter.
 	grant, err := authority.MayGoOnAlone(v, escache.OutdatePeerRequest{
