@@ -122,9 +122,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 	seen := r.poll(ctx, group, owners)
 	if err := r.Book.SetGroup(placementOf(group, seen), group.Status.StaleReplicas); err != nil {
-		// The reconciler of the other group takes the node away. Until then this group keeps what
-		// placement knew of it.
-		r.Log.WarnContext(ctx, "group not placed in yet", "group", group.Name, "reason", err)
+		// The next poll of the other group takes the node away.
+		r.Log.WarnContext(ctx, "nothing is placed on a node yet that has changed its group", "group", group.Name, "reason", err)
 	}
 	needed := needsOf(group, volumes, seen)
 	if gone, err := r.guard(ctx, group, needed, seen); gone || err != nil {

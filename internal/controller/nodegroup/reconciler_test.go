@@ -102,10 +102,6 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 	}
 	b := &bench{t: t, now: time.Unix(1_800_000_000, 0), hosts: map[string]*escache.Node{}, events: events.NewFakeRecorder(100)}
 	b.notes = map[volumes.ImageRef]volumes.Note{}
-	for _, n := range []string{"n1", "n2", "n3"} {
-		objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n}})
-		b.hosts[n] = &escache.Node{Name: n, Version: "v1", Healthy: true, CacheCapacityBytes: 1000, CacheFreeBytes: 1000}
-	}
 	b.api = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.NodeGroup{}).WithObjects(objects...).
 		WithIndex(&v1alpha1.CacheVolume{}, GroupField, GroupOf).
 		WithInterceptorFuncs(interceptor.Funcs{
@@ -123,7 +119,17 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 		Log: slog.New(slog.DiscardHandler),
 		Now: func() time.Time { return b.now }, Poll: 5 * time.Second, Patience: time.Second, Quiet: 10 * time.Second, Parallel: 1,
 	})
+	b.join("n1", "n2", "n3")
 	return b
+}
+
+// join adds healthy hosts to the Kubernetes cluster.
+func (b *bench) join(nodes ...string) {
+	b.t.Helper()
+	for _, n := range nodes {
+		b.must(b.api.Create(b.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n}}))
+		b.hosts[n] = &escache.Node{Name: n, Version: "v1", Healthy: true, CacheCapacityBytes: 1000, CacheFreeBytes: 1000}
+	}
 }
 
 func group(name string, age time.Duration, nodes ...string) *v1alpha1.NodeGroup {
@@ -268,6 +274,47 @@ func TestNodeBelongsToTheOldestGroup(t *testing.T) {
 	}
 	if s := b.poll("young"); !s.Members[0].Ready || !b.book.Ready("young", "n1") {
 		t.Errorf("young, alone: %+v", s.Members)
+	}
+}
+
+// TestHostsChangeTheirGroupsAtTheSameTime: each group waits for a host that another one still has, by what was polled before.
+func TestHostsChangeTheirGroupsAtTheSameTime(t *testing.T) {
+	for name, now := range map[string]map[string][]string{
+		"two groups swap hosts":   {"a": {"n1", "n2", "n6"}, "b": {"n4", "n5", "n3"}, "c": {"n7", "n8", "n9"}},
+		"three groups pass hosts": {"a": {"n1", "n2", "n6"}, "b": {"n4", "n5", "n9"}, "c": {"n7", "n8", "n3"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t,
+				group("a", 2*time.Hour, "n1", "n2", "n3"), group("b", time.Hour, "n4", "n5", "n6"), group("c", 0, "n7", "n8", "n9"))
+			b.join("n4", "n5", "n6", "n7", "n8", "n9")
+			groups := []string{"a", "b", "c"}
+			poll := func() {
+				for _, g := range groups {
+					b.poll(g)
+				}
+			}
+			poll()
+			for _, name := range groups {
+				g := b.group(name)
+				g.Spec.Nodes = now[name]
+				b.must(b.api.Update(t.Context(), g))
+			}
+			delete(b.hosts, "n1")
+			poll()
+			poll()
+			for _, u := range b.book.Usage() {
+				var members []string
+				for _, m := range u.Members {
+					members = append(members, m.Name)
+					if ready := m.Name != "n1"; m.Ready != ready || b.book.Ready(u.Group, m.Name) != ready {
+						t.Errorf("group %s, host %s: ready %t, want %t", u.Group, m.Name, m.Ready, ready)
+					}
+				}
+				if want := slices.Sorted(slices.Values(now[u.Group])); !slices.Equal(slices.Sorted(slices.Values(members)), want) {
+					t.Errorf("group %s has %v, want %v", u.Group, members, want)
+				}
+			}
+		})
 	}
 }
 

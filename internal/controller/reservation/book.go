@@ -224,14 +224,12 @@ func (b *Book) free(volume string) {
 }
 
 // SetGroup enters a group's members and their capacity. It returns placement.ErrNodeTaken if a node
-// belongs to another group. Stale replicas, which wait for their host to come back, keep their
-// slot.
+// belongs to another group: nothing is placed on it as a member of this one yet, and all the rest is entered. Stale
+// replicas, which wait for their host to come back, keep their slot.
 func (b *Book) SetGroup(g placement.Group, stale []v1alpha1.StaleReplica) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.ledger.SetGroup(g); err != nil {
-		return err
-	}
+	err := b.ledger.SetGroup(g)
 	for _, r := range b.stale[g.Name] {
 		b.numbers(g.Name).release(int(r.Port - b.slots.Ports.First))
 	}
@@ -243,7 +241,7 @@ func (b *Book) SetGroup(g placement.Group, stale []v1alpha1.StaleReplica) error 
 	for _, m := range g.Members {
 		b.members[g.Name][m.Name] = m
 	}
-	return nil
+	return err
 }
 
 // HoldStale keeps the slots of replicas that were just given up, until SetGroup says which are
