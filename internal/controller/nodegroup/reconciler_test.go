@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -39,14 +40,15 @@ type bench struct {
 	events *events.FakeRecorder
 	r      *Reconciler
 
-	dirty     []string                          // hosts that do not remove a replica but with discard
-	discarded []string                          // hosts
-	notes     map[volumes.ImageRef]volumes.Note // of the images that are there
-	released  bool                              // all of them
-	deleted   string                            // when all of their volumes were
-	silent    error                             // what Ceph answers instead
-	broken    string                            // a cluster that refuses everything
-	asked     int                               // how often
+	removing  func(context.Context, string) error // instead of DeleteReplica
+	dirty     []string                            // hosts that do not remove a replica but with discard
+	discarded []string                            // hosts
+	notes     map[volumes.ImageRef]volumes.Note   // of the images that are there
+	released  bool                                // all of them
+	deleted   string                              // when all of their volumes were
+	silent    error                               // what Ceph answers instead
+	broken    string                              // a cluster that refuses everything
+	asked     int                                 // how often
 }
 
 func (b *bench) Node(_ context.Context, node string) (*escache.Node, error) {
@@ -57,7 +59,10 @@ func (b *bench) Node(_ context.Context, node string) (*escache.Node, error) {
 	return nil, errors.New("connection refused")
 }
 
-func (b *bench) DeleteReplica(_ context.Context, node string, _ escache.VolumeRef) error {
+func (b *bench) DeleteReplica(ctx context.Context, node string, _ escache.VolumeRef) error {
+	if b.removing != nil {
+		return b.removing(ctx, node)
+	}
 	if slices.Contains(b.dirty, node) {
 		return &escache.Problem{Code: escache.CodeDirty}
 	}
@@ -139,11 +144,14 @@ func group(name string, age time.Duration, nodes ...string) *v1alpha1.NodeGroup 
 	}
 }
 
+// poll polls a group once, and then cleans it up.
 func (b *bench) poll(name string) v1alpha1.NodeGroupStatus {
 	b.t.Helper()
 	key := client.ObjectKey{Name: name}
-	if _, err := b.r.Reconcile(b.t.Context(), ctrl.Request{NamespacedName: key}); err != nil {
-		b.t.Fatal(err)
+	for _, do := range []reconcile.Func{b.r.Reconcile, b.r.CleanUp} {
+		if _, err := do(b.t.Context(), ctrl.Request{NamespacedName: key}); err != nil {
+			b.t.Fatal(err)
+		}
 	}
 	g := &v1alpha1.NodeGroup{}
 	if err := b.api.Get(b.t.Context(), key, g); err != nil {
