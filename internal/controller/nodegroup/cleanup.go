@@ -111,7 +111,7 @@ func beingReplaced(v *v1alpha1.CacheVolume, node string) bool {
 
 // strike removes an entry from the list.
 func (r *Reconciler) strike(ctx context.Context, group string, stale v1alpha1.StaleReplica) error {
-	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		g := &v1alpha1.NodeGroup{}
 		if err := r.Live.Get(ctx, client.ObjectKey{Name: group}, g); err != nil {
 			return client.IgnoreNotFound(err)
@@ -121,4 +121,8 @@ func (r *Reconciler) strike(ctx context.Context, group string, stale v1alpha1.St
 		})
 		return r.Client.Status().Update(ctx, g)
 	})
+	if err == nil {
+		r.Book.ReleaseStale(group, stale)
+	}
+	return err
 }

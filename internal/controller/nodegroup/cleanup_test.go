@@ -53,3 +53,38 @@ func TestNoPollWaitsForTheRemovalOfReplicas(t *testing.T) {
 		b.must(err)
 	}
 }
+
+// TestAReplicaThatIsGivenUpDuringAPollKeepsItsPort: the poll has read the list of such replicas before.
+func TestAReplicaThatIsGivenUpDuringAPollKeepsItsPort(t *testing.T) {
+	b := newBench(t, group("g", 0, "n1", "n2", "n3"))
+	b.poll("g")
+	first, err := b.book.Reserve("v1", 1, "", nil)
+	b.must(err)
+	away := b.hosts["n2"]
+	delete(b.hosts, "n2")
+	b.asking = func(node string) {
+		if node != "n3" {
+			return
+		}
+		g := b.group("g")
+		g.Status.StaleReplicas = []v1alpha1.StaleReplica{{Node: "n2", Volume: "v1", Pool: "p", Image: "i", Port: first.Port}}
+		b.must(b.api.Status().Update(t.Context(), g))
+		b.book.HoldStale("g", g.Status.StaleReplicas)
+	}
+	b.reconcile("g")
+	b.asking = nil
+	b.book.Forget("v1")
+	reserved := func(when string, want int32) {
+		t.Helper()
+		if r, err := b.book.Reserve("v2", 1, "", nil); err != nil || r.Port != want {
+			t.Errorf("%s: port %d, want %d: %v", when, r.Port, want, err)
+		}
+		b.book.Forget("v2")
+	}
+	reserved("after that poll", first.Port+1)
+	b.poll("g")
+	reserved("its host is silent", first.Port+1)
+	b.hosts["n2"] = away
+	b.poll("g")
+	reserved("it is removed", first.Port)
+}

@@ -40,6 +40,7 @@ type bench struct {
 	events *events.FakeRecorder
 	r      *Reconciler
 
+	asking    func(node string)                   // before a host answers
 	removing  func(context.Context, string) error // instead of DeleteReplica
 	dirty     []string                            // hosts that do not remove a replica but with discard
 	discarded []string                            // hosts
@@ -52,6 +53,9 @@ type bench struct {
 }
 
 func (b *bench) Node(_ context.Context, node string) (*escache.Node, error) {
+	if b.asking != nil {
+		b.asking(node)
+	}
 	if h := b.hosts[node]; h != nil {
 		copied := *h
 		return &copied, nil
