@@ -436,6 +436,9 @@ func TestBookIsRebuiltFromRecords(t *testing.T) {
 	if err := Rebuild(t.Context(), b.api, b.book); err != nil {
 		t.Fatal(err)
 	}
+	if !b.book.Ready("g", "n1") || !b.book.Well("g", "n1") {
+		t.Error("a host that was ready counts as silent")
+	}
 	if u := b.book.Usage(); len(u) != 1 || u[0].Volumes != 1 || u[0].AllocatedBytes != 120 || u[0].CapacityBytes != 300 {
 		t.Errorf("usage %+v", u)
 	}
