@@ -136,11 +136,23 @@ func TestANodeBelongsToOneGroup(t *testing.T) {
 	if err := s.SetGroup(claim); !errors.Is(err, ErrNodeTaken) || !strings.Contains(err.Error(), "g000-n1 of group g000") {
 		t.Fatalf("got %v", err)
 	}
-	if n := len(s.Usage()); n != 1 {
-		t.Fatalf("%d groups after a refused one", n)
+	has := func(members ...int) {
+		t.Helper()
+		for i, u := range s.Usage() {
+			if len(u.Members) != members[i] || u.CapacityBytes != int64(members[i])*gib {
+				t.Errorf("group %s has %+v, want %d members", u.Group, u, members[i])
+			}
+		}
 	}
+	has(3, 2) // the rest of it is entered
 	s.RemoveGroup("g000")
 	mustSet(t, s, claim)
+	has(3)
+	claim.Members[0].Name = claim.Members[1].Name
+	if err := s.SetGroup(claim); !errors.Is(err, ErrNodeTaken) || !strings.Contains(err.Error(), "twice") {
+		t.Errorf("got %v", err)
+	}
+	has(2)
 }
 
 func TestDecidingAgainIgnoresTheVolumesOwnAllocation(t *testing.T) {

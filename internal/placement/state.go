@@ -60,28 +60,27 @@ func New() *State {
 }
 
 // SetGroup adds or replaces a group. Its volumes stay.
-// If a node belongs to another group, it changes nothing and returns ErrNodeTaken.
+// It does not take a node from another group: it enters the rest and returns ErrNodeTaken. What the group does not name any
+// more is free even then, so that groups can exchange nodes.
 func (s *State) SetGroup(in Group) error {
-	for i, m := range in.Members {
-		if n := s.nodes[m.Name]; n != nil && n.group != nil && n.group.name != in.Name {
-			return fmt.Errorf("group %s claims node %s of group %s: %w", in.Name, m.Name, n.group.name, ErrNodeTaken)
-		}
-		for _, other := range in.Members[:i] {
-			if other.Name == m.Name {
-				return fmt.Errorf("group %s names node %s twice: %w", in.Name, m.Name, ErrNodeTaken)
-			}
-		}
-	}
 	g := s.group(in.Name)
 	g.known, g.cordoned = true, in.Cordoned
 	s.unlinkMembers(g)
+	var refused []error
 	for _, m := range in.Members {
 		n := s.node(m.Name)
-		n.Member, n.group = m, g
-		g.members = append(g.members, n)
+		switch n.group {
+		case nil:
+			n.Member, n.group = m, g
+			g.members = append(g.members, n)
+		case g:
+			refused = append(refused, fmt.Errorf("group %s names node %s twice: %w", in.Name, m.Name, ErrNodeTaken))
+		default:
+			refused = append(refused, fmt.Errorf("group %s claims node %s of group %s: %w", in.Name, m.Name, n.group.name, ErrNodeTaken))
+		}
 	}
 	s.rescore(g)
-	return nil
+	return errors.Join(refused...)
 }
 
 // RemoveGroup removes a group. Its volumes are kept, and count again when the group or its nodes

@@ -15,6 +15,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	service "github.com/escache/escache-csi/internal/controller/csi"
@@ -112,10 +113,19 @@ func Key(t *testing.T, text string) *linkkey.Key {
 	return k
 }
 
-// Poll asks the hosts of the group g1 once.
+// Poll asks the hosts of the group g1 once, and has their stale replicas removed.
 func (w *World) Poll() {
-	_, err := w.Groups.Reconcile(context.Background(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "g1"}})
-	Must(w.T, err)
+	w.T.Helper()
+	w.poll("g1")
+}
+
+func (w *World) poll(group string) {
+	w.T.Helper()
+	request := ctrl.Request{NamespacedName: client.ObjectKey{Name: group}}
+	for _, do := range []reconcile.Func{w.Groups.Reconcile, w.Groups.CleanUp} {
+		_, err := do(context.Background(), request)
+		Must(w.T, err)
+	}
 }
 
 // Volume reads a volume's record.
@@ -171,13 +181,11 @@ func (w *World) Reinstall(name string) {
 	w.Poll()
 }
 
-// PollBoth asks the hosts of the groups g1 and g2 once.
+// PollBoth is Poll for the groups g1 and g2.
 func (w *World) PollBoth() {
 	w.T.Helper()
-	for _, name := range []string{"g1", "g2"} {
-		_, err := w.Groups.Reconcile(context.Background(), ctrl.Request{NamespacedName: client.ObjectKey{Name: name}})
-		Must(w.T, err)
-	}
+	w.poll("g1")
+	w.poll("g2")
 }
 
 // Gone reports whether a volume has no record any more.

@@ -11,11 +11,23 @@ import (
 
 // TestAVolumeIsDeletedWhoseDeviceWasLeftOver: nobody stages it any more, so nobody but DeleteVolume asks for the device.
 func TestAVolumeIsDeletedWhoseDeviceWasLeftOver(t *testing.T) {
-	w := newWorld(t)
-	v, former, _ := w.Leftover("pvc-1")
-	w.GivesUp(v, former)
-	csitest.Must(t, w.Delete("pvc-1"))
-	w.Empty()
+	for name, cordoned := range map[string]bool{"on a ready host": false, "on a cordoned host": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			v, former, _ := w.Leftover("pvc-1")
+			if cordoned {
+				g, err := w.Group()
+				csitest.Must(t, err)
+				g.Spec.CordonedNodes = []string{former}
+				csitest.Must(t, w.API.Update(t.Context(), g))
+				w.Poll()
+			}
+			w.GivesUp(v, former)
+			csitest.Must(t, w.Delete("pvc-1"))
+			w.Poll() // a cordoned host is cleaned up
+			w.Empty()
+		})
+	}
 }
 
 // TestADeviceWithoutProofKeepsItsVolume: escached asks the record itself, and what it says counts.

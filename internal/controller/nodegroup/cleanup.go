@@ -9,21 +9,41 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/util/retry"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 )
 
-// cleanUp removes stale replicas from hosts that answer now. The truth was in Ceph when they were
+// CleanUp removes the stale replicas of one group. It is a controller of its own, because a host may take long for each of
+// many replicas, and meanwhile the group has to be polled.
+func (r *Reconciler) CleanUp(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	again := ctrl.Result{RequeueAfter: r.Poll}
+	group := &v1alpha1.NodeGroup{}
+	if err := r.Client.Get(ctx, request.NamespacedName, group); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			return again, err
+		}
+		return ctrl.Result{}, nil
+	}
+	if ended(group) {
+		return ctrl.Result{}, nil
+	}
+	if err := r.cleanUp(ctx, group); err != nil {
+		r.Log.WarnContext(ctx, "stale replicas left", "group", group.Name, "error", err)
+	}
+	return again, nil
+}
+
+// cleanUp removes stale replicas from hosts that answered when they were last polled. The truth was in Ceph when they were
 // recorded, so nothing in them is needed, however dirty they claim to be, unless their host has seen
 // a later attachment than the record knew, or the image tells of later replicas.
-func (r *Reconciler) cleanUp(ctx context.Context, group *v1alpha1.NodeGroup, seen []sight) error {
+func (r *Reconciler) cleanUp(ctx context.Context, group *v1alpha1.NodeGroup) error {
 	var failures []error
 	images := &reader{images: r.Images, patience: r.Patience, silent: map[string]error{}}
 	for _, stale := range group.Status.StaleReplicas {
-		answers := slices.ContainsFunc(seen, func(s sight) bool { return s.name == stale.Node && s.host != nil })
-		if !answers {
+		if !r.answers(group.Name, stale.Node) {
 			continue
 		}
 		err := r.remove(ctx, images, group.Name, stale)
@@ -91,7 +111,7 @@ func beingReplaced(v *v1alpha1.CacheVolume, node string) bool {
 
 // strike removes an entry from the list.
 func (r *Reconciler) strike(ctx context.Context, group string, stale v1alpha1.StaleReplica) error {
-	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		g := &v1alpha1.NodeGroup{}
 		if err := r.Live.Get(ctx, client.ObjectKey{Name: group}, g); err != nil {
 			return client.IgnoreNotFound(err)
@@ -101,4 +121,8 @@ func (r *Reconciler) strike(ctx context.Context, group string, stale v1alpha1.St
 		})
 		return r.Client.Status().Update(ctx, g)
 	})
+	if err == nil {
+		r.Book.ReleaseStale(group, stale)
+	}
+	return err
 }

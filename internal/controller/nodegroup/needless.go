@@ -23,8 +23,8 @@ type Images interface {
 // errNeeded means that a dirty replica may be needed after all.
 var errNeeded = errors.New("what it has may be needed")
 
-// reader reads the metadata of images for one poll. A Ceph cluster that does not answer is asked once: it holds up a poll
-// for as long as a host may, not for each replica.
+// reader reads the metadata of images for one clean-up. A Ceph cluster that does not answer is asked once: it holds up the
+// clean-up for as long as a host may, not for each replica.
 type reader struct {
 	images   Images
 	patience time.Duration

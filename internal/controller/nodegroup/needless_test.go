@@ -113,8 +113,8 @@ func TestACleanReplicaNeedsNoProof(t *testing.T) {
 	}
 }
 
-// TestASilentCephIsAskedOnceAPoll: each call to it may take as long as a host may.
-func TestASilentCephIsAskedOnceAPoll(t *testing.T) {
+// TestASilentCephIsAskedOnceAtEachCleanUp: each call to it may take as long as a host may.
+func TestASilentCephIsAskedOnceAtEachCleanUp(t *testing.T) {
 	g := group("g", 0, "n1", "n2", "n3")
 	for _, node := range []string{"n1", "n2", "n3"} {
 		g.Status.StaleReplicas = append(g.Status.StaleReplicas, v1alpha1.StaleReplica{Node: node, Volume: "v", Pool: "p", Image: "i", Epoch: 6})

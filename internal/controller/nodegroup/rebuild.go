@@ -56,7 +56,7 @@ func lastKnown(g *v1alpha1.NodeGroup, owners map[string]string) placement.Group 
 		}
 		member := placement.Member{Name: node}
 		if last := memberOf(g, node); last != nil {
-			member.Ready, member.CapacityBytes = last.Ready, last.CacheCapacityBytes
+			member.Ready, member.Well, member.CapacityBytes = last.Ready, last.Ready, last.CacheCapacityBytes
 			member.ConnectableBytes, member.ConnectedBytes = last.ConnectableBytes, last.ConnectedBytes
 			member.Engines = last.Engines
 		}

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -63,14 +64,15 @@ type Config struct {
 type Reconciler struct {
 	Config
 
-	mu    sync.Mutex
-	wrote map[string]time.Time   // when figures of a group were last written
-	seen  map[string]metav1.Time // when a node last answered
+	mu     sync.Mutex
+	wrote  map[string]time.Time   // when figures of a group were last written
+	seen   map[string]metav1.Time // when a node last answered
+	polled map[string][]sight     // what the last poll of a group has seen
 }
 
 // New returns a reconciler.
 func New(config Config) *Reconciler {
-	return &Reconciler{Config: config, wrote: map[string]time.Time{}, seen: map[string]metav1.Time{}}
+	return &Reconciler{Config: config, wrote: map[string]time.Time{}, seen: map[string]metav1.Time{}, polled: map[string][]sight{}}
 }
 
 // GroupField is the field of CacheVolumes by which the reconciler's cache has to index them.
@@ -84,20 +86,26 @@ func GroupOf(o client.Object) []string {
 	return nil
 }
 
-// SetupWithManager makes the manager call Reconcile for every group while this process leads.
+// SetupWithManager makes the manager call Reconcile and CleanUp for every group while this process leads.
 func (r *Reconciler) SetupWithManager(m ctrl.Manager) error {
 	// The context is not used: the index is there as long as the cache.
 	if err := m.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.CacheVolume{}, GroupField, GroupOf); err != nil {
 		return fmt.Errorf("index volumes by group: %w", err)
 	}
-	return ctrl.NewControllerManagedBy(m).
-		For(&v1alpha1.NodeGroup{}).
-		WithEventFilter(predicate.GenerationChangedPredicate{}).
-		WithOptions(controller.Options{MaxConcurrentReconciles: r.Parallel}).
-		Complete(r)
+	for name, do := range map[string]reconcile.Reconciler{"nodegroup": r, "stale-replicas": reconcile.Func(r.CleanUp)} {
+		err := ctrl.NewControllerManagedBy(m).Named(name).
+			For(&v1alpha1.NodeGroup{}).
+			WithEventFilter(predicate.GenerationChangedPredicate{}).
+			WithOptions(controller.Options{MaxConcurrentReconciles: r.Parallel}).
+			Complete(do)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// Reconcile polls one group: its members, its conditions, and what has to be cleaned up there.
+// Reconcile polls one group: its members and its conditions.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	again := ctrl.Result{RequeueAfter: r.Poll}
 	group := &v1alpha1.NodeGroup{}
@@ -121,22 +129,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return again, err
 	}
 	seen := r.poll(ctx, group, owners)
+	r.note(group.Name, seen)
 	if err := r.Book.SetGroup(placementOf(group, seen), group.Status.StaleReplicas); err != nil {
-		// The reconciler of the other group takes the node away. Until then this group keeps what
-		// placement knew of it.
-		r.Log.WarnContext(ctx, "group not placed in yet", "group", group.Name, "reason", err)
+		// The next poll of the other group takes the node away.
+		r.Log.WarnContext(ctx, "nothing is placed on a node yet that has changed its group", "group", group.Name, "reason", err)
 	}
 	needed := needsOf(group, volumes, seen)
 	if gone, err := r.guard(ctx, group, needed, seen); gone || err != nil {
 		return again, err
 	}
-	if err := r.write(ctx, group, seen, needed); err != nil {
-		return again, err
-	}
-	if err := r.cleanUp(ctx, group, seen); err != nil {
-		r.Log.WarnContext(ctx, "stale replicas left", "group", group.Name, "error", err)
-	}
-	return again, nil
+	return again, r.write(ctx, group, seen, needed)
 }
 
 // volumesOf returns the volumes of a group by name. They are the cache's own: nobody may change them.
@@ -169,6 +171,21 @@ func (r *Reconciler) forget(ctx context.Context, name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.wrote, name)
+	delete(r.polled, name)
+}
+
+// note keeps what a poll has seen, for CleanUp.
+func (r *Reconciler) note(group string, seen []sight) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.polled[group] = seen
+}
+
+// answers reports whether a member of the group answered when it was last polled.
+func (r *Reconciler) answers(group, node string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.ContainsFunc(r.polled[group], func(s sight) bool { return s.name == node && s.host != nil })
 }
 
 // sight is what was seen of one member.

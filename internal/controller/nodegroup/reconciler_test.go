@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -39,17 +40,22 @@ type bench struct {
 	events *events.FakeRecorder
 	r      *Reconciler
 
-	dirty     []string                          // hosts that do not remove a replica but with discard
-	discarded []string                          // hosts
-	notes     map[volumes.ImageRef]volumes.Note // of the images that are there
-	released  bool                              // all of them
-	deleted   string                            // when all of their volumes were
-	silent    error                             // what Ceph answers instead
-	broken    string                            // a cluster that refuses everything
-	asked     int                               // how often
+	asking    func(node string)                   // before a host answers
+	removing  func(context.Context, string) error // instead of DeleteReplica
+	dirty     []string                            // hosts that do not remove a replica but with discard
+	discarded []string                            // hosts
+	notes     map[volumes.ImageRef]volumes.Note   // of the images that are there
+	released  bool                                // all of them
+	deleted   string                              // when all of their volumes were
+	silent    error                               // what Ceph answers instead
+	broken    string                              // a cluster that refuses everything
+	asked     int                                 // how often
 }
 
 func (b *bench) Node(_ context.Context, node string) (*escache.Node, error) {
+	if b.asking != nil {
+		b.asking(node)
+	}
 	if h := b.hosts[node]; h != nil {
 		copied := *h
 		return &copied, nil
@@ -57,7 +63,10 @@ func (b *bench) Node(_ context.Context, node string) (*escache.Node, error) {
 	return nil, errors.New("connection refused")
 }
 
-func (b *bench) DeleteReplica(_ context.Context, node string, _ escache.VolumeRef) error {
+func (b *bench) DeleteReplica(ctx context.Context, node string, _ escache.VolumeRef) error {
+	if b.removing != nil {
+		return b.removing(ctx, node)
+	}
 	if slices.Contains(b.dirty, node) {
 		return &escache.Problem{Code: escache.CodeDirty}
 	}
@@ -102,10 +111,6 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 	}
 	b := &bench{t: t, now: time.Unix(1_800_000_000, 0), hosts: map[string]*escache.Node{}, events: events.NewFakeRecorder(100)}
 	b.notes = map[volumes.ImageRef]volumes.Note{}
-	for _, n := range []string{"n1", "n2", "n3"} {
-		objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n}})
-		b.hosts[n] = &escache.Node{Name: n, Version: "v1", Healthy: true, CacheCapacityBytes: 1000, CacheFreeBytes: 1000}
-	}
 	b.api = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.NodeGroup{}).WithObjects(objects...).
 		WithIndex(&v1alpha1.CacheVolume{}, GroupField, GroupOf).
 		WithInterceptorFuncs(interceptor.Funcs{
@@ -123,7 +128,17 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 		Log: slog.New(slog.DiscardHandler),
 		Now: func() time.Time { return b.now }, Poll: 5 * time.Second, Patience: time.Second, Quiet: 10 * time.Second, Parallel: 1,
 	})
+	b.join("n1", "n2", "n3")
 	return b
+}
+
+// join adds healthy hosts to the Kubernetes cluster.
+func (b *bench) join(nodes ...string) {
+	b.t.Helper()
+	for _, n := range nodes {
+		b.must(b.api.Create(b.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n}}))
+		b.hosts[n] = &escache.Node{Name: n, Version: "v1", Healthy: true, CacheCapacityBytes: 1000, CacheFreeBytes: 1000}
+	}
 }
 
 func group(name string, age time.Duration, nodes ...string) *v1alpha1.NodeGroup {
@@ -133,11 +148,14 @@ func group(name string, age time.Duration, nodes ...string) *v1alpha1.NodeGroup 
 	}
 }
 
+// poll polls a group once, and then cleans it up.
 func (b *bench) poll(name string) v1alpha1.NodeGroupStatus {
 	b.t.Helper()
 	key := client.ObjectKey{Name: name}
-	if _, err := b.r.Reconcile(b.t.Context(), ctrl.Request{NamespacedName: key}); err != nil {
-		b.t.Fatal(err)
+	for _, do := range []reconcile.Func{b.r.Reconcile, b.r.CleanUp} {
+		if _, err := do(b.t.Context(), ctrl.Request{NamespacedName: key}); err != nil {
+			b.t.Fatal(err)
+		}
 	}
 	g := &v1alpha1.NodeGroup{}
 	if err := b.api.Get(b.t.Context(), key, g); err != nil {
@@ -271,6 +289,47 @@ func TestNodeBelongsToTheOldestGroup(t *testing.T) {
 	}
 }
 
+// TestHostsChangeTheirGroupsAtTheSameTime: each group waits for a host that another one still has, by what was polled before.
+func TestHostsChangeTheirGroupsAtTheSameTime(t *testing.T) {
+	for name, now := range map[string]map[string][]string{
+		"two groups swap hosts":   {"a": {"n1", "n2", "n6"}, "b": {"n4", "n5", "n3"}, "c": {"n7", "n8", "n9"}},
+		"three groups pass hosts": {"a": {"n1", "n2", "n6"}, "b": {"n4", "n5", "n9"}, "c": {"n7", "n8", "n3"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t,
+				group("a", 2*time.Hour, "n1", "n2", "n3"), group("b", time.Hour, "n4", "n5", "n6"), group("c", 0, "n7", "n8", "n9"))
+			b.join("n4", "n5", "n6", "n7", "n8", "n9")
+			groups := []string{"a", "b", "c"}
+			poll := func() {
+				for _, g := range groups {
+					b.poll(g)
+				}
+			}
+			poll()
+			for _, name := range groups {
+				g := b.group(name)
+				g.Spec.Nodes = now[name]
+				b.must(b.api.Update(t.Context(), g))
+			}
+			delete(b.hosts, "n1")
+			poll()
+			poll()
+			for _, u := range b.book.Usage() {
+				var members []string
+				for _, m := range u.Members {
+					members = append(members, m.Name)
+					if ready := m.Name != "n1"; m.Ready != ready || b.book.Ready(u.Group, m.Name) != ready {
+						t.Errorf("group %s, host %s: ready %t, want %t", u.Group, m.Name, m.Ready, ready)
+					}
+				}
+				if want := slices.Sorted(slices.Values(now[u.Group])); !slices.Equal(slices.Sorted(slices.Values(members)), want) {
+					t.Errorf("group %s has %v, want %v", u.Group, members, want)
+				}
+			}
+		})
+	}
+}
+
 func TestCordonedGroupIsNotPlacedIn(t *testing.T) {
 	g := group("g", 0, "n1", "n2", "n3")
 	g.Spec.Cordoned = true
@@ -376,6 +435,9 @@ func TestBookIsRebuiltFromRecords(t *testing.T) {
 	b := newBench(t, g, v)
 	if err := Rebuild(t.Context(), b.api, b.book); err != nil {
 		t.Fatal(err)
+	}
+	if !b.book.Ready("g", "n1") || !b.book.Well("g", "n1") {
+		t.Error("a host that was ready counts as silent")
 	}
 	if u := b.book.Usage(); len(u) != 1 || u[0].Volumes != 1 || u[0].AllocatedBytes != 120 || u[0].CapacityBytes != 300 {
 		t.Errorf("usage %+v", u)

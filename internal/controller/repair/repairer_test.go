@@ -17,6 +17,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -167,8 +168,10 @@ func (w *world) restart() {
 func (w *world) poll() {
 	w.t.Helper()
 	w.now = w.now.Add(5 * time.Second)
-	_, err := w.groups.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "g"}})
-	check(w.t, err)
+	for _, do := range []reconcile.Func{w.groups.Reconcile, w.groups.CleanUp} {
+		_, err := do(w.t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "g"}})
+		check(w.t, err)
+	}
 	check(w.t, w.repair.Poll(w.t.Context()))
 }
 

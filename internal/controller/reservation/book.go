@@ -6,7 +6,6 @@ package reservation
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -58,8 +57,8 @@ type Book struct {
 	mu      sync.Mutex
 	ledger  *placement.Ledger
 	volumes map[string]entry
-	taken   map[string]*numbers // by group
-	stale   map[string][]v1alpha1.StaleReplica
+	taken   map[string]*numbers                    // by group
+	stale   map[string]map[staleSlot]bool          // by group; true: it has been on the group's list
 	members map[string]map[string]placement.Member // by group and node, as they were last polled
 }
 
@@ -73,13 +72,19 @@ type entry struct {
 	pending bool
 }
 
+// staleSlot is the slot of a replica that waits for its host to come back, to be removed there.
+type staleSlot struct {
+	node, pool, image string
+	port              int32
+}
+
 // NewBook returns an empty book. A replica takes the size of the volume's cache on its host; that
 // includes escached's header and DRBD's metadata.
 func NewBook(slots Slots) *Book {
 	return &Book{
 		slots:   slots,
 		ledger:  placement.NewLedger(placement.New()),
-		volumes: map[string]entry{}, taken: map[string]*numbers{}, stale: map[string][]v1alpha1.StaleReplica{},
+		volumes: map[string]entry{}, taken: map[string]*numbers{}, stale: map[string]map[staleSlot]bool{},
 		members: map[string]map[string]placement.Member{},
 	}
 }
@@ -224,37 +229,64 @@ func (b *Book) free(volume string) {
 }
 
 // SetGroup enters a group's members and their capacity. It returns placement.ErrNodeTaken if a node
-// belongs to another group. Stale replicas, which wait for their host to come back, keep their
-// slot.
+// belongs to another group: nothing is placed on it as a member of this one yet, and all the rest is entered. Stale
+// replicas, which wait for their host to come back, keep their slot. Their list may have been read before HoldStale: a slot is
+// free once it has been on the list and is not any more.
 func (b *Book) SetGroup(g placement.Group, stale []v1alpha1.StaleReplica) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.ledger.SetGroup(g); err != nil {
-		return err
-	}
-	for _, r := range b.stale[g.Name] {
-		b.numbers(g.Name).release(int(r.Port - b.slots.Ports.First))
-	}
+	err := b.ledger.SetGroup(g)
+	listed := map[staleSlot]bool{}
 	for _, r := range stale {
-		b.numbers(g.Name).take(int(r.Port - b.slots.Ports.First))
+		listed[b.hold(g.Name, r, true)] = true
 	}
-	b.stale[g.Name] = slices.Clone(stale)
+	b.releaseStale(g.Name, func(slot staleSlot, was bool) bool { return was && !listed[slot] })
 	b.members[g.Name] = map[string]placement.Member{}
 	for _, m := range g.Members {
 		b.members[g.Name][m.Name] = m
 	}
-	return nil
+	return err
 }
 
-// HoldStale keeps the slots of replicas that were just given up, until SetGroup says which are
-// left.
+// HoldStale keeps the slots of replicas that were just given up, until ReleaseStale, or until they have been on the list
+// that SetGroup gets and are not any more.
 func (b *Book) HoldStale(group string, stale []v1alpha1.StaleReplica) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, r := range stale {
-		b.numbers(group).take(int(r.Port - b.slots.Ports.First))
+		b.hold(group, r, false)
 	}
-	b.stale[group] = append(b.stale[group], stale...)
+}
+
+// ReleaseStale frees the slot of a stale replica that was just removed, and taken off the group's list. No call of SetGroup
+// may have seen it there.
+func (b *Book) ReleaseStale(group string, r v1alpha1.StaleReplica) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.releaseStale(group, func(slot staleSlot, _ bool) bool {
+		return slot.node == r.Node && slot.pool == r.Pool && slot.image == r.Image
+	})
+}
+
+func (b *Book) releaseStale(group string, gone func(slot staleSlot, listed bool) bool) {
+	for slot, listed := range b.stale[group] {
+		if gone(slot, listed) {
+			b.numbers(group).release(int(slot.port - b.slots.Ports.First))
+			delete(b.stale[group], slot)
+		}
+	}
+}
+
+func (b *Book) hold(group string, r v1alpha1.StaleReplica, listed bool) staleSlot {
+	slot := staleSlot{node: r.Node, pool: r.Pool, image: r.Image, port: r.Port}
+	if b.stale[group] == nil {
+		b.stale[group] = map[staleSlot]bool{}
+	}
+	if _, held := b.stale[group][slot]; !held {
+		b.numbers(group).take(int(slot.port - b.slots.Ports.First))
+	}
+	b.stale[group][slot] = listed
+	return slot
 }
 
 // Ready reports whether the node was ready for replicas when it was last polled.

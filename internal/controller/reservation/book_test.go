@@ -60,6 +60,7 @@ func TestStaleReplicasKeepTheirNumbers(t *testing.T) {
 	b := newBook(t, 10)
 	stale := []v1alpha1.StaleReplica{{Node: "n1", Port: 7000}}
 	b.HoldStale("g", stale)
+	b.set(t, nil) // the group's status was read before
 	for range 2 { // also when the group's status, which has it too, is seen
 		if r, err := b.Reserve("v", 9, "", nil); err != nil || r.Port != 7001 {
 			t.Errorf("%+v, %v", r, err)
@@ -67,10 +68,21 @@ func TestStaleReplicasKeepTheirNumbers(t *testing.T) {
 		b.Forget("v")
 		b.set(t, stale)
 	}
-	b.set(t, nil)
-	if r, err := b.Reserve("v", 9, "", nil); err != nil || r.Port != 7000 {
-		t.Errorf("after it was removed: %+v, %v", r, err)
+	free := func(when string) {
+		t.Helper()
+		if r, err := b.Reserve("v", 9, "", nil); err != nil || r.Port != 7000 {
+			t.Errorf("%s: %+v, %v", when, r, err)
+		}
+		b.Forget("v")
 	}
+	b.set(t, nil)
+	free("it is off the list")
+	b.HoldStale("g", stale)
+	b.ReleaseStale("g", stale[0])
+	free("it was removed before it was seen on the list")
+	b.set(t, stale)
+	b.set(t, nil)
+	free("a list that was read before it was removed")
 }
 
 func TestRecordsAreTakenIn(t *testing.T) {

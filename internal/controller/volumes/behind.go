@@ -81,7 +81,8 @@ func (s *Steps) notSetBack(ctx context.Context, v *v1alpha1.CacheVolume) (map[st
 	return reports, s.NotBehind(ctx, v)
 }
 
-// ReadyReplicas returns the nodes with a replica that answered when they were last asked.
+// ReadyReplicas returns the nodes with a replica that answered and were healthy when they were last asked. They may be
+// cordoned: what they know of the volume counts all the same.
 func (s *Steps) ReadyReplicas(v *v1alpha1.CacheVolume) []string {
-	return slices.DeleteFunc(slices.Clone(v.Spec.Replicas), func(node string) bool { return !s.Book.Ready(v.Spec.Group, node) })
+	return slices.DeleteFunc(slices.Clone(v.Spec.Replicas), func(node string) bool { return !s.Book.Well(v.Spec.Group, node) })
 }
