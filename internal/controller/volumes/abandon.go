@@ -27,7 +27,7 @@ func fencedHolders(v *v1alpha1.CacheVolume, node string) []string {
 // or may have. The truth is in Ceph, so theirs is left over from an attachment that has ended.
 func (s *Steps) formerHolders(ctx context.Context, v *v1alpha1.CacheVolume, node string) []string {
 	former := fencedHolders(v, node)
-	ask := slices.DeleteFunc(s.ReadyReplicas(v), func(other string) bool { return other == node || slices.Contains(former, other) })
+	ask := slices.DeleteFunc(s.WellReplicas(v), func(other string) bool { return other == node || slices.Contains(former, other) })
 	for other, report := range s.Reports(ctx, v, ask) {
 		if status, err := report.Status(); err == nil && authority.HasDevice(status) {
 			former = append(former, other)

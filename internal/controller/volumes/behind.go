@@ -44,7 +44,7 @@ func (s *Steps) UpToDate(ctx context.Context, v *v1alpha1.CacheVolume) (map[stri
 	if v.Status.Epoch == 0 {
 		return nil, nil //nolint:nilnil // no host has had it, and none was asked
 	}
-	reports := s.Reports(ctx, v, s.ReadyReplicas(v))
+	reports := s.Reports(ctx, v, s.WellReplicas(v))
 	return reports, seenLater(v, reports)
 }
 
@@ -81,8 +81,8 @@ func (s *Steps) notSetBack(ctx context.Context, v *v1alpha1.CacheVolume) (map[st
 	return reports, s.NotBehind(ctx, v)
 }
 
-// ReadyReplicas returns the nodes with a replica that answered and were healthy when they were last asked. They may be
+// WellReplicas returns the nodes with a replica that answered and were healthy when they were last asked. They may be
 // cordoned: what they know of the volume counts all the same.
-func (s *Steps) ReadyReplicas(v *v1alpha1.CacheVolume) []string {
+func (s *Steps) WellReplicas(v *v1alpha1.CacheVolume) []string {
 	return slices.DeleteFunc(slices.Clone(v.Spec.Replicas), func(node string) bool { return !s.Book.Well(v.Spec.Group, node) })
 }

@@ -13,7 +13,7 @@ import (
 // each write-back.
 func (s *Steps) giveBack(ctx context.Context, v *v1alpha1.CacheVolume, node string) error {
 	// Afterwards nothing could tell that the record was set back.
-	if err := s.newest(ctx, v, s.Reports(ctx, v, s.ReadyReplicas(v))); err != nil {
+	if err := s.newest(ctx, v, s.Reports(ctx, v, s.WellReplicas(v))); err != nil {
 		return err
 	}
 	s.Log.InfoContext(ctx, "its pod has not used it, and it is written back for nobody", "volume", v.Name, "node", node)

@@ -52,6 +52,6 @@ func (s *Steps) Made(ctx context.Context, v *v1alpha1.CacheVolume) (bool, error)
 		return true, nil
 	}
 	// The image may be of a version that noted nothing.
-	_, err = authority.Confirmed(v, "", authority.Attachment{}, s.Reports(ctx, v, s.ReadyReplicas(v)))
+	_, err = authority.Confirmed(v, "", authority.Attachment{}, s.Reports(ctx, v, s.WellReplicas(v)))
 	return false, err
 }

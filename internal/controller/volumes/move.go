@@ -132,7 +132,7 @@ func (s *Steps) leavable(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	if _, err := s.notSetBack(ctx, v); err != nil {
 		return err
 	}
-	reports := s.Reports(ctx, v, s.ReadyReplicas(v))
+	reports := s.Reports(ctx, v, s.WellReplicas(v))
 	if err := authority.Movable(v, s.WithoutLeftovers(ctx, v, reports)); err != nil {
 		return err
 	}

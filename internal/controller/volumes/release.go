@@ -73,7 +73,7 @@ func (s *Steps) resumeRelease(ctx context.Context, v *v1alpha1.CacheVolume) erro
 	if err := s.ImageNotNewer(ctx, v); err != nil {
 		return err
 	}
-	s.WithoutLeftovers(ctx, v, s.Reports(ctx, v, s.ReadyReplicas(v)))
+	s.WithoutLeftovers(ctx, v, s.Reports(ctx, v, s.WellReplicas(v)))
 	return nil
 }
 

@@ -139,7 +139,7 @@ func (s *Steps) attachToTrim(ctx context.Context, v *v1alpha1.CacheVolume) error
 	candidates := slices.DeleteFunc(slices.Clone(group.Spec.Nodes), func(node string) bool {
 		return v.Spec.HasReplica(node) || !s.Book.Ready(v.Spec.Group, node)
 	})
-	reports := s.Reports(ctx, v, append(s.ReadyReplicas(v), candidates...))
+	reports := s.Reports(ctx, v, append(s.WellReplicas(v), candidates...))
 	// It gets an epoch of its own. Afterwards nothing could tell that the record was set back.
 	if err := s.newest(ctx, v, reports); err != nil {
 		return err

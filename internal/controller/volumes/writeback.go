@@ -140,7 +140,7 @@ func (s *Steps) writeBack(ctx context.Context, v *v1alpha1.CacheVolume, current 
 
 // resumeFlush goes on with a flush that the record has under way, unless the record was set back to that.
 func (s *Steps) resumeFlush(ctx context.Context, v *v1alpha1.CacheVolume, longest time.Duration) error {
-	if err := s.newest(ctx, v, s.Reports(ctx, v, s.ReadyReplicas(v))); err != nil {
+	if err := s.newest(ctx, v, s.Reports(ctx, v, s.WellReplicas(v))); err != nil {
 		return err
 	}
 	return s.finishFlush(ctx, v, longest)

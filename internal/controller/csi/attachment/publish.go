@@ -203,7 +203,7 @@ func (s *Attacher) attachment(ctx context.Context, v *v1alpha1.CacheVolume, grou
 func (s *Attacher) confirmed(
 	ctx context.Context, v *v1alpha1.CacheVolume, node string, plan authority.Attachment,
 ) (authority.Attachment, error) {
-	ask := append(s.ReadyReplicas(v), node)
+	ask := append(s.WellReplicas(v), node)
 	slices.Sort(ask)
 	reports := s.Reports(ctx, v, slices.Compact(ask))
 	if plan.Uncached { // in the group LayAnew has leftovers go, or TakeOver what keeps the node out

@@ -25,23 +25,15 @@ func (w *Watcher) Undrained(ctx context.Context) {
 
 // DrainAll makes every device that writes through, and writes nothing back although something is dirty, go on.
 func (w *Watcher) DrainAll(ctx context.Context) {
-	volumes := w.Volumes.List()
-	if len(volumes) == 0 {
-		return
-	}
-	devices, err := w.Caches.States(ctx, volume.NamePrefix)
-	if err != nil {
-		return // the next round looks again
-	}
-	for _, v := range volumes {
-		if dev, connected := devices[v.Name()]; !connected || !undrained(v, dev) {
-			continue
+	w.eachDevice(ctx, func(v volume.Volume, dev cache.State) {
+		if !undrained(v, dev) {
+			return
 		}
-		if err := w.drain(ctx, v); err != nil {
+		if err := w.withDevice(ctx, v, host.WorkDrain, drainTimeout, undrained, w.drain); err != nil {
 			w.log.Warn("a device that writes through does not write back what is dirty, it is tried again",
 				"pool", v.Pool, "image", v.Image, "after", undrainedPoll, "error", err)
 		}
-	}
+	})
 }
 
 func undrained(v volume.Volume, dev cache.State) bool {
@@ -50,18 +42,8 @@ func undrained(v volume.Volume, dev cache.State) bool {
 }
 
 func (w *Watcher) drain(ctx context.Context, v volume.Volume) error {
-	ctx, done, err := w.TryBegin(ctx, v.VolumeRef, host.WorkDrain, drainTimeout)
-	if err != nil {
-		return nil // a verb is running; the next round looks again
-	}
-	defer done()
-	now, known := w.Volumes.Get(v.Name())
-	dev, connected, err := w.Device(ctx, v.Name())
-	if err != nil || !known || !connected || !undrained(now, dev) {
-		return err
-	}
-	if st, up, err := w.Replica(now.Minor); err != nil || up && st.Suspended {
+	if st, up, err := w.Replica(v.Minor); err != nil || up && st.Suspended {
 		return err // it would hang in the frozen I/O
 	}
-	return w.Cache(now).SetMode(ctx, now.Name(), cache.Writethrough)
+	return w.Cache(v).SetMode(ctx, v.Name(), cache.Writethrough)
 }

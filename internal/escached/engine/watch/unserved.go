@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/volume"
 	"github.com/escache/escache-csi/internal/pause"
@@ -30,45 +31,29 @@ func (w *Watcher) Unserved(ctx context.Context) {
 // ReviveAll revives every device that nothing serves, except those that are being given up: their I/O
 // must not go on. later has those that could not be revived, and when they are tried again.
 func (w *Watcher) ReviveAll(ctx context.Context, later map[string]time.Time) {
-	volumes := w.Volumes.List()
-	if len(volumes) == 0 {
-		return
-	}
-	devices, err := w.Caches.States(ctx, volume.NamePrefix)
-	if err != nil {
-		return
-	}
-	for _, v := range volumes {
-		dev, connected := devices[v.Name()]
-		if !connected || dev.Unserved == "" || v.Phase != volume.Ready {
+	w.eachDevice(ctx, func(v volume.Volume, dev cache.State) {
+		if !unserved(v, dev) {
 			delete(later, v.Name())
-			continue
+			return
 		}
 		if w.Now().Before(later[v.Name()]) {
-			continue
+			return
 		}
-		if err := w.revive(ctx, v); err != nil {
+		err := w.withDevice(ctx, v, host.WorkRevive, reviveTimeout, unserved, func(ctx context.Context, v volume.Volume) error {
+			if err := w.Cache(v).Revive(ctx, v.Name()); err != nil {
+				return err
+			}
+			w.log.Warn("a device is served again", "pool", v.Pool, "image", v.Image, "reason", dev.Unserved)
+			return nil
+		})
+		if err != nil {
 			w.log.Error("a device that nothing serves cannot be revived, it is tried again", "after", reviveAgain,
 				"pool", v.Pool, "image", v.Image, "reason", dev.Unserved, "error", err)
 			later[v.Name()] = w.Now().Add(reviveAgain)
 		}
-	}
+	})
 }
 
-func (w *Watcher) revive(ctx context.Context, v volume.Volume) error {
-	ctx, done, err := w.TryBegin(ctx, v.VolumeRef, host.WorkRevive, reviveTimeout)
-	if err != nil {
-		return nil // a verb is running, and revives it if it has to; the next round looks again
-	}
-	defer done()
-	now, known := w.Volumes.Get(v.Name())
-	dev, connected, err := w.Device(ctx, v.Name())
-	if err != nil || !known || now.Phase != volume.Ready || !connected || dev.Unserved == "" {
-		return err
-	}
-	if err := w.Cache(now).Revive(ctx, now.Name()); err != nil {
-		return err
-	}
-	w.log.Warn("a device is served again", "pool", v.Pool, "image", v.Image, "reason", dev.Unserved)
-	return nil
+func unserved(v volume.Volume, dev cache.State) bool {
+	return v.Phase == volume.Ready && dev.Unserved != ""
 }
