@@ -84,7 +84,7 @@ chaos-driver: ## break hosts, disks and records under the whole driver, CHAOS_RU
 	hack/chaos.sh driver
 
 .PHONY: chaos-larger-group
-chaos-larger-group: ## lose hosts of a group of five under the whole driver, and count lost data
+chaos-larger-group: ## lose hosts of a larger group under the whole driver, delete one, add another, and count lost data
 	hack/chaos.sh larger-group
 
 .PHONY: soak

@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 case ${1-} in
 '') suite=chaos packages=(build lab) minutes=90 driver=() ;;
 driver) suite=chaosdriver packages=(build lab kubernetes) minutes=330 driver=(--driver) ;;
-larger-group) suite=chaosdriver packages=(build lab kubernetes) minutes=60 driver=(--driver --nodes 5) only='^TestLargerGroup$' ;;
+larger-group) suite=chaosdriver packages=(build lab kubernetes) minutes=90 driver=(--driver --nodes 5) only='^TestLargerGroup$' ;;
 *)
   echo "hack/chaos.sh: there is no matrix \"$1\"; leave it out, or say \"driver\" or \"larger-group\"" >&2
   exit 2

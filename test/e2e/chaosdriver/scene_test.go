@@ -86,7 +86,7 @@ func (s *scene) record() *cacheVolume {
 	return v
 }
 
-// partner is the host of the other copy, and third the one that has none.
+// partner is the host of the other copy, and third one that has none.
 func (s *scene) partner() *labtest.Host {
 	s.Helper()
 	replicas := s.record().Spec.Replicas
@@ -96,7 +96,7 @@ func (s *scene) partner() *labtest.Host {
 func (s *scene) third() *labtest.Host {
 	s.Helper()
 	v := s.record()
-	i := slices.IndexFunc(s.lab.Hosts, func(h *labtest.Host) bool { return !v.Spec.HasReplica(h.Name) })
+	i := slices.IndexFunc(s.lab.Hosts, func(h *labtest.Host) bool { return !v.Spec.HasReplica(h.Name) && h.Name != s.deleted })
 	return s.lab.Hosts[i]
 }
 
