@@ -224,7 +224,7 @@ func populated() map[string]any {
 			InCeph: true,
 		},
 		"OutdatePeerRequest": OutdatePeerRequest{VolumeRef: ref, ImageID: "10d2", Node: "n1", Peer: "n2", Epoch: 3},
-		"OutdateSelfRequest": OutdateSelfRequest{VolumeRef: ref, ImageID: "10d2", Node: "n1", Peer: "n2"},
+		"OutdateSelfRequest": OutdateSelfRequest{VolumeRef: ref, ImageID: "10d2", Node: "n1", Peer: "n2", Booted: true},
 	}
 }
 

@@ -424,8 +424,8 @@ type OutdatePeerRequest struct {
 	Epoch   int64  `json:"epoch"`
 }
 
-// OutdateSelfRequest tells the arbiter that the disk below a node's replica has failed. The answer
-// 204 means that the record now says that this replica is outdated. The arbiter refuses if the
+// OutdateSelfRequest tells the arbiter that the disk below a node's replica has failed, or that the node was booted.
+// The answer 204 means that the record now says that this replica is outdated. The arbiter refuses if the
 // peer's replica is outdated too: at least one copy stays current.
 type OutdateSelfRequest struct {
 	VolumeRef
@@ -433,6 +433,9 @@ type OutdateSelfRequest struct {
 	ImageID string `json:"imageID"`
 	Node    string `json:"node"`
 	Peer    string `json:"peer"`
+	// Booted: the disk is in order, and the replica is about to be linked with that of a peer that may be frozen. The
+	// arbiter refuses unless the volume is attached to the peer.
+	Booted bool `json:"booted,omitempty"`
 }
 
 // VolumeRecord is the arbiter's record of a volume.

@@ -27,6 +27,16 @@ func TestAHostWithAFailedDiskGoesOnRecordUnlessItHasTheOnlyCurrentCopy(t *testin
 		"another image":      {func(_ *v1alpha1.CacheVolume, r *escache.OutdateSelfRequest) { r.ImageID = "x" }, nil, escache.CodeIdentityMismatch},
 		"no replica there":   {func(_ *v1alpha1.CacheVolume, r *escache.OutdateSelfRequest) { r.Node = "n3" }, nil, escache.CodeFencingRefused},
 		"an earlier partner": {func(_ *v1alpha1.CacheVolume, r *escache.OutdateSelfRequest) { r.Peer = "n3" }, nil, escache.CodeFencingRefused},
+		"booted, attached on the peer": {func(v *v1alpha1.CacheVolume, r *escache.OutdateSelfRequest) {
+			v.Status.AttachedNode, r.Booted = "n2", true
+		}, []string{"n1"}, ""},
+		"booted, and attached there": {func(_ *v1alpha1.CacheVolume, r *escache.OutdateSelfRequest) { r.Booted = true }, nil, escache.CodeStaleEpoch},
+		"booted, attached nowhere": {func(v *v1alpha1.CacheVolume, r *escache.OutdateSelfRequest) {
+			v.Status.AttachedNode, r.Booted = "", true
+		}, nil, escache.CodeStaleEpoch},
+		"booted, the only current one": {func(v *v1alpha1.CacheVolume, r *escache.OutdateSelfRequest) {
+			v.Status.AttachedNode, v.Status.Outdated, r.Booted = "n2", []string{"n2"}, true
+		}, nil, escache.CodeOutdated},
 		"its own peer":       {func(_ *v1alpha1.CacheVolume, r *escache.OutdateSelfRequest) { r.Peer = "n1" }, nil, escache.CodeFencingRefused},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,11 +1,14 @@
 package app
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/command"
@@ -56,7 +59,21 @@ func newEngine(cfg escached.Config, version, configPath string, log *slog.Logger
 		Store: l.store, Replicator: l.control, Resources: l.resources, States: l.states, Records: records, Images: l.images,
 		Caches: cache.Engines{escache.EngineWritecache: l.standard, escache.EngineLog: l.log}, Kernel: l.kernel,
 		Trimmer: trim.NewClient(l.run), Memory: memory.Proc{Path: "/proc"}, KillUsers: deviceusers.Kill, Stuck: l.run.Stuck,
+		Listens: listens,
 	}), version, log), nil
+}
+
+// listenLimit bounds the question whether something listens. The peer is on the same network.
+const listenLimit = time.Second
+
+// listens returns nil if something takes connections at an address.
+func listens(ctx context.Context, address string) error {
+	dialer := net.Dialer{Timeout: listenLimit}
+	conn, err := dialer.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
 }
 
 // layers are those of this host.

@@ -61,6 +61,19 @@ func (c *Control) WipeMetadata(ctx context.Context, name string) error {
 // Up attaches the disk and starts connecting to the peer.
 func (c *Control) Up(ctx context.Context, name string) error { return c.adm(ctx, name, "up", name) }
 
+// attached is drbdmeta's message if DRBD uses the disk already: an attach that took long has succeeded after all.
+const attached = "is configured!"
+
+// Attach attaches the disk of a device that has none, and makes no link.
+func (c *Control) Attach(ctx context.Context, name string) error {
+	for _, step := range []string{"new-resource", "new-minor", "attach"} {
+		if err := c.adm(ctx, name, step, name); err != nil && (step != "attach" || !strings.Contains(err.Error(), attached)) {
+			return err
+		}
+	}
+	return nil
+}
+
 // Adjust makes the kernel's configuration equal to the resource's file.
 func (c *Control) Adjust(ctx context.Context, name string) error {
 	return c.adm(ctx, name, "adjust", name)

@@ -169,6 +169,27 @@ func (r *impatient) Run(_ context.Context, c command.Command) (command.Result, e
 	return command.Result{}, nil
 }
 
+// TestAnAttachThatTookLongIsRepeated: in the kernel it has succeeded.
+func TestAnAttachThatTookLongIsRepeated(t *testing.T) {
+	for said, fails := range map[string]bool{"Device '102' is configured!": false, "No valid meta data found": true} {
+		var calls []string
+		run := command.RunnerFunc(func(_ context.Context, c command.Command) (command.Result, error) {
+			calls = append(calls, strings.Join(c.Args[2:], " "))
+			switch len(calls) {
+			case 3:
+				return command.Result{}, &command.ExitError{Code: 20, Stderr: "Command 'drbdsetup-84 attach 102' did not terminate within 5 seconds"}
+			case 4:
+				return command.Result{}, &command.ExitError{Code: 20, Stderr: said}
+			}
+			return command.Result{}, nil
+		})
+		err := NewControl(run, Files{Dir: t.TempDir()}).Attach(t.Context(), "r")
+		if (err != nil) != fails || !slices.Equal(calls, []string{"new-resource r", "new-minor r", "attach r", "attach r"}) {
+			t.Errorf("%s: %q, %v", said, calls, err)
+		}
+	}
+}
+
 func TestDrbdadmsOwnImpatienceIsNoFailure(t *testing.T) {
 	files := Files{Dir: t.TempDir()}
 	r := &impatient{}

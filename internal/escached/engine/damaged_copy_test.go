@@ -120,7 +120,7 @@ func TestADamagedCopyIsFilledByItsPeer(t *testing.T) {
 	w := crashed(t)
 	before := len(w.steps)
 	e := w.restarted()
-	made, up := slices.Index(w.steps[before:], "create-md"), slices.Index(w.steps[before:], "up")
+	made, up := slices.Index(w.steps[before:], "create-md"), slices.Index(w.steps[before:], "attach")
 	if made < 0 || up < made {
 		t.Errorf("it came up with its old metadata: %q", w.steps[before:])
 	}
@@ -152,7 +152,7 @@ func TestADamagedCopyStaysDownUntilTheArbiterIsTold(t *testing.T) {
 	}
 	w.tellErr = nil
 	e.watcher.Reconnect(t.Context(), v)
-	if down() || w.steps[len(w.steps)-1] != "up" || !slices.Contains(w.steps, "create-md") {
+	if down() || !slices.Equal(w.steps[len(w.steps)-2:], []string{"attach", "adjust"}) || !slices.Contains(w.steps, "create-md") {
 		t.Errorf("it stays down: %q", w.steps)
 	}
 }
@@ -163,7 +163,7 @@ func TestADamagedCopyThatIsTheOnlyCurrentOneStays(t *testing.T) {
 	w.tellErr = &escache.Problem{Code: escache.CodeOutdated, Detail: "the only current one"}
 	before := len(w.steps)
 	e := w.restarted()
-	if slices.Contains(w.steps[before:], "create-md") || !slices.Contains(w.steps[before:], "up") {
+	if slices.Contains(w.steps[before:], "create-md") || !slices.Contains(w.steps[before:], "attach") {
 		t.Errorf("steps %q", w.steps[before:])
 	}
 	if v, _ := e.Volumes.Get(volume.NameOf(ref)); !v.Formatted || v.Joined {

@@ -38,7 +38,7 @@ func TestAfterARebootACopyWhoseDiskHadFailedIsFilledByItsPeer(t *testing.T) {
 		}
 		before := len(w.steps)
 		e := w.restarted()
-		made, up := slices.Index(w.steps[before:], "create-md"), slices.Index(w.steps[before:], "up")
+		made, up := slices.Index(w.steps[before:], "create-md"), slices.Index(w.steps[before:], "attach")
 		if (made >= 0) != c.made || (up >= 0) != c.up || up >= 0 && up < made || e.FailedDisks.Get(name) != c.mark {
 			t.Errorf("%s: steps %q, mark %q", what, w.steps[before:], e.FailedDisks.Get(name))
 		}
@@ -61,7 +61,7 @@ func TestADiskThatWorksAgainIsFilledByThePeer(t *testing.T) {
 	before := len(w.steps)
 	v, _ := e.Volumes.Get(name)
 	e.watcher.Reconnect(t.Context(), v)
-	if steps := w.steps[before:]; !slices.Equal(steps, []string{"create-md", "retag", "up"}) {
+	if steps := w.steps[before:]; !slices.Equal(steps, []string{"create-md", "retag", "attach", "adjust"}) {
 		t.Errorf("steps %q", steps)
 	}
 	if v, _ := e.Volumes.Get(name); v.Formatted || !v.Joined {

@@ -35,7 +35,7 @@ func TestACopyThatIsNotCheckedDoesNotComeUp(t *testing.T) {
 		w.caches.Checking = check
 		before := len(w.steps)
 		e := w.restarted()
-		if slices.Contains(w.steps[before:], "up") {
+		if slices.Contains(w.steps[before:], "attach") {
 			t.Fatalf("%s: it came up: %q", what, w.steps[before:])
 		}
 		if s := statusOf(e, t); s.State != escache.StateError || s.Error == nil || s.Error.Code != escache.CodeRecovering ||
@@ -46,11 +46,11 @@ func TestACopyThatIsNotCheckedDoesNotComeUp(t *testing.T) {
 			t.Errorf("%s: connected: %v", what, err)
 		}
 		v, _ := e.Volumes.Get(volume.NameOf(ref))
-		if e.watcher.Reconnect(t.Context(), v); slices.Contains(w.steps[before:], "up") {
+		if e.watcher.Reconnect(t.Context(), v); slices.Contains(w.steps[before:], "attach") {
 			t.Errorf("%s: it came up: %q", what, w.steps[before:])
 		}
 		w.caches.Checking = func(context.Context) error { return nil }
-		if e.watcher.Reconnect(t.Context(), v); !slices.Contains(w.steps[before:], "up") {
+		if e.watcher.Reconnect(t.Context(), v); !slices.Contains(w.steps[before:], "attach") {
 			t.Errorf("%s: it stays down: %q", what, w.steps[before:])
 		}
 		if s := statusOf(e, t); s.State != escache.StateStandby || s.Error != nil {

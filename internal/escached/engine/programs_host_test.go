@@ -96,6 +96,7 @@ func (m *machine) recovered() *Engine {
 		},
 		Kernel: worldKernel{}, Memory: (*worldMemory)(m.world),
 		KillUsers: (*worldDRBD)(m.world).KillUsers, Stuck: func() map[string]*command.StuckError { return nil },
+		Listens: m.listens,
 	}), "test", slog.New(slog.DiscardHandler))
 	if err := e.Recover(context.Background()); err != nil {
 		m.t.Fatal(err)

@@ -104,6 +104,10 @@ func (d machineDRBD) Up(ctx context.Context, name string) error {
 	return errors.Join(d.m.adm.Up(ctx, name), d.worldDRBD.Up(ctx, name))
 }
 
+func (d machineDRBD) Attach(ctx context.Context, name string) error {
+	return errors.Join(d.m.adm.Attach(ctx, name), d.worldDRBD.Attach(ctx, name))
+}
+
 func (d machineDRBD) Adjust(ctx context.Context, name string) error {
 	return errors.Join(d.m.adm.Adjust(ctx, name), d.worldDRBD.Adjust(ctx, name))
 }

@@ -167,7 +167,8 @@ func TestTheProgramsThatAStartOfEscachedStarts(t *testing.T) {
 	m.boot()
 	m.start()
 	slices.Sort(m.ran) // several volumes are recovered at the same time
-	m.wantRan("the host boots with three replicas", "child read, drbdadm up, drbdadm up, drbdadm up, "+
+	m.wantRan("the host boots with three replicas", "child read, "+strings.Repeat("drbdadm adjust, ", 2)+strings.Repeat("drbdadm attach, ", 3)+
+		strings.Repeat("drbdadm new-minor, ", 3)+strings.Repeat("drbdadm new-resource, ", 3)+
 		"lvm lvchange activate, lvm lvs, lvm vgs")
 }
 

@@ -172,13 +172,13 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume.Volume, active bool
 		return e.finishAbandon(ctx, v)
 	}
 	if err := e.outdated.AtStart(ctx, v); err != nil {
-		// The replica comes up all the same, and outdated.Marker tries again. Until then the
-		// arbiter, which is asked at the promotion, keeps an outdated copy from being used.
+		// outdated.Marker tries again. Until then the arbiter, which is asked at the promotion, keeps an
+		// outdated copy from being used.
 		e.log.Warn("the replica is outdated according to the record, but could not be marked",
 			"pool", v.Pool, "image", v.Image, "error", err)
 	}
 	crashpoint.Reach("start/asked")
-	if err := e.EnsureUp(ctx, v); err != nil {
+	if err := e.EnsureAttached(ctx, v); err != nil { // Watch links it
 		return e.staysDown(v, err)
 	}
 	crashpoint.Reach("start/up")

@@ -3,7 +3,7 @@ package engine
 import "context"
 
 // Watch runs the background work until ctx ends. It asks the arbiter again about frozen I/O and
-// outdated replicas, revives devices, makes devices that write through go on with what is dirty, reconnects replicas,
+// outdated replicas, links copies that were booted, revives devices, makes devices that write through go on with what is dirty, reconnects replicas,
 // and settles permits and tags. It cleans up what verbs left behind, also without a cache, releases overdue holds, and
 // reads again what status reports. Call it after Recover.
 func (e *Engine) Watch(ctx context.Context) {
@@ -15,6 +15,7 @@ func (e *Engine) Watch(ctx context.Context) {
 	go e.standbys.Watch(ctx)
 	go e.outdated.Watch(ctx)
 	go e.watcher.Alone(ctx)
+	go e.watcher.Booted(ctx)
 	go e.watcher.Exchanges(ctx)
 	go e.watcher.Permits(ctx)
 	go e.watcher.Tags(ctx)

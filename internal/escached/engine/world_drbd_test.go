@@ -10,6 +10,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/deviceusers"
 	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
 type worldDRBD world
@@ -62,31 +63,62 @@ func (d *worldDRBD) WipeMetadata(_ context.Context, name string) error {
 	return nil
 }
 
-func (d *worldDRBD) Up(_ context.Context, name string) error {
-	if err := (*world)(d).step("up"); err != nil {
+func (d *worldDRBD) Up(ctx context.Context, name string) error {
+	if err := d.use("up", name); err != nil {
+		return err
+	}
+	return d.link(name)
+}
+
+func (d *worldDRBD) Attach(_ context.Context, name string) error { return d.use("attach", name) }
+
+// use has the kernel use the disk of a device that is down. What DRBD says of a copy that was used here once is
+// that it is consistent.
+func (d *worldDRBD) use(step, name string) error {
+	if err := (*world)(d).step("%s", step); err != nil {
 		return err
 	}
 	if !d.md[name] {
-		d.t.Errorf("up without metadata")
+		d.t.Errorf("%s without metadata", step)
 	}
+	st := cut(drbd.Inconsistent)
+	d.fresh[name] = false
+	switch v, err := volume.Parse(d.lvs[name]); {
+	case err != nil:
+		return err
+	case d.outdated[name]:
+		st.Disk = drbd.Outdated
+	case v.Formatted && !d.conceded[name]:
+		st.Disk = drbd.Consistent
+	default:
+		d.fresh[name] = true
+	}
+	st.Connection = drbd.StandAlone
+	d.minors[(*world)(d).minorOf(name)] = st
+	return nil
+}
+
+// link makes the link of a device that has none.
+func (d *worldDRBD) link(name string) error {
 	if err := d.configure(name); err != nil {
 		return err
 	}
-	d.minors[(*world)(d).minorOf(name)] = drbd.Status{
-		Connection: drbd.Connected, Role: drbd.Secondary, PeerRole: drbd.Secondary, SyncedPercent: 100,
-		Disk: drbd.Inconsistent, PeerDisk: drbd.Inconsistent,
-	}
-	if d.outdated[name] {
-		d.minors[(*world)(d).minorOf(name)] = cut(drbd.Outdated)
-	}
-	switch {
-	case d.conceded[name] && d.peerWaits:
-		d.minors[(*world)(d).minorOf(name)] = linked("SyncTarget", drbd.Inconsistent)
-	case d.peerWaits: // a former Primary has the newer data, says DRBD, also if it is outdated
-		st := linked("SyncSource", drbd.Outdated)
-		st.PeerDisk = drbd.Inconsistent
-		d.minors[(*world)(d).minorOf(name)] = st
-	}
+	d.set(name, func(st *drbd.Status) {
+		switch {
+		case st.Connection != drbd.StandAlone:
+		case d.conceded[name] && d.peerWaits:
+			*st = linked("SyncTarget", drbd.Inconsistent)
+		case d.peerWaits: // a former Primary has the newer data, says DRBD, also if it is outdated
+			*st = linked("SyncSource", drbd.Outdated)
+			st.PeerDisk = drbd.Inconsistent
+		case d.fresh[name]: // so is the peer's
+			*st = linked(drbd.Connected, drbd.Inconsistent)
+			st.PeerDisk = drbd.Inconsistent
+		default:
+			st.Connection = "WFConnection"
+		}
+	})
+	d.fresh[name] = false
 	return nil
 }
 
@@ -94,15 +126,7 @@ func (d *worldDRBD) Adjust(_ context.Context, name string) error {
 	if err := (*world)(d).step("adjust"); err != nil {
 		return err
 	}
-	if err := d.configure(name); err != nil {
-		return err
-	}
-	d.set(name, func(st *drbd.Status) {
-		if st.Connection == drbd.StandAlone {
-			st.Connection = "WFConnection"
-		}
-	})
-	return nil
+	return d.link(name)
 }
 
 func (d *worldDRBD) Freeze(_ context.Context, name string, freeze bool) error {

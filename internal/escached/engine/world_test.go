@@ -73,6 +73,8 @@ type world struct {
 	address string
 	// running are the resources as the kernel's links have taken them from their files.
 	running map[string]drbd.Resource
+	// fresh are the replicas whose disk DRBD uses for the first time.
+	fresh map[string]bool
 	// outdated are the replicas marked so on their disks.
 	outdated map[string]bool
 	// conceded are the replicas that only their peers fill.
@@ -85,6 +87,9 @@ type world struct {
 	// tellErr is what the arbiter answers to a failed disk, told what it was told.
 	tellErr error
 	told    []escache.OutdateSelfRequest
+	// listensErr is why the peer does not wait for the link, and dialled are the addresses at which it was looked for.
+	listensErr error
+	dialled    []string
 	// unfrozen are the minors whose I/O DRBD does not freeze when the peer is lost.
 	unfrozen map[int]bool
 	// outdatePeerErr is what the arbiter answers to a host that wants to go on alone; outdatePeer is
@@ -123,6 +128,7 @@ func newWorld(t *testing.T) *world {
 		t: t, dir: t.TempDir(), free: 1 << 30, lvs: map[string]lvm.Volume{}, md: map[string]bool{}, files: map[string]drbd.Resource{},
 		address: "10.0.0.1", running: map[string]drbd.Resource{},
 		mapping: func() {}, ioFailed: func() {}, drbdRead: func() {}, outdated: map[string]bool{}, conceded: map[string]bool{}, recordErr: errNoRecord,
+		fresh: map[string]bool{},
 		unfrozen: map[int]bool{}, outdatePeer: func(escache.OutdatePeerRequest) {},
 		memory: memory.Reading{Total: 64 << 30, Available: 32 << 30},
 		minors: map[int]drbd.Status{}, caches: cachetest.NewFake(),
@@ -152,7 +158,7 @@ func (w *world) engine() *Engine {
 		Store: (*worldStore)(w), Replicator: (*worldDRBD)(w), Resources: (*worldFiles)(w), States: (*worldDRBD)(w),
 		Records: (*worldRecords)(w), Images: (*worldImages)(w),
 		Caches: w.engines(), Kernel: worldKernel{}, Memory: (*worldMemory)(w), KillUsers: (*worldDRBD)(w).KillUsers,
-		Stuck: func() map[string]*command.StuckError { return w.stuck }, Trimmer: (*worldTrimmer)(w),
+		Stuck: func() map[string]*command.StuckError { return w.stuck }, Trimmer: (*worldTrimmer)(w), Listens: w.listens,
 	}), "test", slog.New(slog.DiscardHandler))
 }
 
@@ -344,6 +350,12 @@ func (f *worldFiles) List(prefix string) ([]string, error) {
 		}
 	}
 	return out, nil
+}
+
+// listens is the peer's port of the link.
+func (w *world) listens(_ context.Context, address string) error {
+	w.dialled = append(w.dialled, address)
+	return w.listensErr
 }
 
 type worldRecords world

@@ -34,6 +34,7 @@ type (
 		CreateMetadata(ctx context.Context, name string) error
 		WipeMetadata(ctx context.Context, name string) error
 		Up(ctx context.Context, name string) error
+		Attach(ctx context.Context, name string) error
 		Adjust(ctx context.Context, name string) error
 		Freeze(ctx context.Context, name string, freeze bool) error
 		Down(ctx context.Context, name string) error
@@ -101,6 +102,8 @@ type Layers struct {
 	Memory memory.Reader
 	// KillUsers ends the processes that use block devices, and returns them.
 	KillUsers func(ctx context.Context, paths ...string) ([]deviceusers.Process, error)
+	// Listens returns nil if something takes connections at an address.
+	Listens func(ctx context.Context, address string) error
 	// Stuck returns the volumes that have a child process stuck in the kernel, by name.
 	Stuck func() map[string]*command.StuckError
 }

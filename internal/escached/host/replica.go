@@ -65,8 +65,21 @@ func (h *Host) Resource(v volume.Volume, secret escache.Secret) drbd.Resource {
 }
 
 // EnsureUp brings the DRBD device of a ready replica up, if it is down or only half up. It does not
-// touch a link that works, even if the resource file has changed: it may carry I/O.
-func (h *Host) EnsureUp(ctx context.Context, v volume.Volume) (err error) {
+// touch a link that works, even if the resource file has changed: it may carry I/O. A copy that was booted
+// stays without a link if [Host.Join] says so.
+func (h *Host) EnsureUp(ctx context.Context, v volume.Volume) error {
+	err := h.EnsureAttached(ctx, v)
+	if err == nil {
+		err = h.Join(ctx, v)
+	}
+	if errors.Is(err, ErrMayNotJoin) {
+		return nil
+	}
+	return err
+}
+
+// EnsureAttached does what EnsureUp does, but makes no link for a copy that was booted.
+func (h *Host) EnsureAttached(ctx context.Context, v volume.Volume) (err error) {
 	ctx, step := traces.Begin(ctx, "bring the replica up")
 	defer step.Done(&err)
 	changed, err := h.WriteResource(v)
@@ -81,7 +94,7 @@ func (h *Host) EnsureUp(ctx context.Context, v volume.Volume) (err error) {
 		if err := h.setDamagedAside(ctx, v); err != nil {
 			return err
 		}
-		return h.Replicator.Up(ctx, v.Name())
+		return h.attach(ctx, v)
 	case st.Connection == drbd.StandAlone && st.Disk.Lost() && h.FailedDisks.Get(v.Name()) == faileddisk.Failed:
 		// It has left its peer. A frozen Primary would go on if it came back.
 		return v.Fail(escache.CodeInternal,
@@ -93,10 +106,25 @@ func (h *Host) EnsureUp(ctx context.Context, v volume.Volume) (err error) {
 			return err
 		}
 		return h.Replicator.Adjust(ctx, v.Name())
+	case Booted(st):
+		return nil
 	case changed && (st.Role == drbd.Secondary || !st.Linked()), st.Connection == drbd.StandAlone:
 		return h.Replicator.Adjust(ctx, v.Name())
 	}
 	return nil
+}
+
+// attach has DRBD use the disk of a device that is down. It makes the link, too, unless the copy was booted.
+func (h *Host) attach(ctx context.Context, v volume.Volume) error {
+	if err := h.Replicator.Attach(ctx, v.Name()); err != nil {
+		return err
+	}
+	crashpoint.Reach("start/attached")
+	st, up, err := h.Replica(v.Minor)
+	if err != nil || up && Booted(st) {
+		return err
+	}
+	return h.Replicator.Adjust(ctx, v.Name())
 }
 
 // Unused reports whether nothing was ever written to this copy, by this host or by a resync. DRBD

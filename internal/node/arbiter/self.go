@@ -19,8 +19,12 @@ func (a *Arbiter) serveSelf(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	log := a.logger.With("pool", request.Pool, "image", request.Image, "node", request.Node, "peer", request.Peer)
-	a.conclude(ctx, w, log, a.OutdateSelf(ctx, request), "this node's disk has failed: its replica is on record as outdated",
-		"this node's disk has failed, and its replica is not put on record as outdated")
+	why := "this node's disk has failed"
+	if request.Booted {
+		why = "this node was booted"
+	}
+	a.conclude(ctx, w, log, a.OutdateSelf(ctx, request), why+": its replica is on record as outdated",
+		why+", and its replica is not put on record as outdated")
 }
 
 // OutdateSelf returns nil only if this node is on record as outdated. Like Decide it reads the
@@ -36,7 +40,7 @@ func (a *Arbiter) OutdateSelf(ctx context.Context, r escache.OutdateSelfRequest)
 			return err
 		}
 		grant, err := authority.MayBeOutdated(v, r, a.now())
-		if refused, ok := errors.AsType[*authority.RefusedError](err); ok && refused.Code == escache.CodeOutdated {
+		if refused, ok := errors.AsType[*authority.RefusedError](err); ok && refused.Code == escache.CodeOutdated && !r.Booted {
 			a.look()
 		}
 		if err != nil {

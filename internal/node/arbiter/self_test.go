@@ -20,6 +20,7 @@ import (
 // peer alone has.
 func TestAFailedDiskGoesOnRecord(t *testing.T) {
 	body := `{"pool":"p","image":"i","imageID":"id","node":"n1","peer":"n2"}`
+	booted := strings.Replace(body, "}", `,"booted":true}`, 1)
 	for _, row := range []struct {
 		name     string
 		change   func(r *record)
@@ -33,6 +34,11 @@ func TestAFailedDiskGoesOnRecord(t *testing.T) {
 		{"the peer goes on record meanwhile", func(r *record) {
 			r.meanwhile = func(v *v1alpha1.CacheVolume) { v.ResourceVersion, v.Status.Outdated = "second", []string{"n2"} }
 		}, body, http.StatusConflict, []string{"n2"}, 1},
+		{"it was booted, and the peer has the volume", func(r *record) { r.v.Status.AttachedNode = "n2" }, booted, http.StatusNoContent, []string{"n1"}, 0},
+		{"it was booted, and has the volume", func(*record) {}, booted, http.StatusConflict, nil, 0},
+		{"it was booted, and is the only current one", func(r *record) {
+			r.v.Status.AttachedNode, r.v.Status.Outdated = "n2", []string{"n2"}
+		}, booted, http.StatusConflict, []string{"n2"}, 0},
 		{"another node asks", func(*record) {}, strings.Replace(body, `"n1"`, `"n3"`, 1), http.StatusConflict, nil, 0},
 		{"no API", func(r *record) { r.readErr = kube.ErrUnavailable }, body, http.StatusServiceUnavailable, nil, 0},
 		{"no JSON", func(*record) {}, "x", http.StatusBadRequest, nil, 0},

@@ -63,6 +63,7 @@ func TestHosts(t *testing.T) {
 		{"a primary cut off from everything freezes and goes on after it", cutOffPrimaryFreezes},
 		{"a primary that lost its peer goes on alone when granted", grantedPrimaryGoesOnAlone},
 		{"a primary that is frozen during a flush goes on when the arbiter can be reached", frozenDuringAFlushGoesOn},
+		{"a primary that is frozen has its booted peer on record before it goes on", bootedPeerGetsNothingUncounted},
 		{"failover loses no acknowledged block", func(t *testing.T, lab *labtest.Lab) { failover(t, lab, 64<<20, false) }},
 		{"failover under a running writer loses no acknowledged block", func(t *testing.T, lab *labtest.Lab) { failover(t, lab, 8<<20, true) }},
 		{"a synced file survives a power loss right after it, ext4", func(t *testing.T, lab *labtest.Lab) { syncedFileSurvives(t, lab, "ext4") }},

@@ -37,7 +37,7 @@ func redundancyComesBackOnTheThirdHost(t *testing.T, lab *labtest.Lab) {
 	line.Mark("n1 waits for n3")
 	lab.PowerOn(t, n2)
 	n2.WaitForService(t, rebootLimit)
-	v.WaitForStatus(t, n2, "is marked", noticeLimit, marked)
+	v.WaitForStatus(t, n2, "is up", noticeLimit, func(s escache.VolumeStatus) bool { return s.DiskState == escache.DiskConsistent })
 	strangerIsTurnedAway(t, v, n1, n2)
 	line.Mark("n2 is back and turned away")
 

@@ -1,5 +1,6 @@
-// Package outdated marks a replica of this host outdated if the volume's record lists it, also
-// after the arbiter could not be asked at the start, or if its disk has failed.
+// Package outdated marks a replica of this host outdated if it runs without a link and the volume's record lists it,
+// also after the arbiter could not be asked at the start, or if its disk has failed. It does not mark a copy that
+// was booted: see [host.Host.Join].
 package outdated
 
 import (
@@ -19,8 +20,8 @@ import (
 	"github.com/escache/escache-csi/internal/pause"
 )
 
-// Marker asks the arbiter for records. It remembers the unasked replicas: those that came up while
-// the arbiter could not say whether they are outdated. It asks again about them. Until the arbiter
+// Marker asks the arbiter for records. It remembers the unasked replicas: those that were found without a link
+// while the arbiter could not say whether they are outdated. It asks again about them. Until the arbiter
 // answers, only its answer at the promotion keeps an outdated copy from being used.
 type Marker struct {
 	*host.Host
@@ -71,7 +72,7 @@ func (m *Marker) setSilent(silent bool) {
 // BeginStart begins a recovery: AtStart waits for the arbiter again.
 func (m *Marker) BeginStart() { m.setSilent(false) }
 
-// AtStart marks a replica before it comes up after a start. It does not wait for an arbiter that
+// AtStart marks a replica that DRBD runs at a start of the service. It does not wait for an arbiter that
 // has not answered since BeginStart. An error means that the replica is outdated and could not be
 // marked. Watch tries again.
 func (m *Marker) AtStart(ctx context.Context, v volume.Volume) error {
@@ -92,23 +93,23 @@ const (
 	recordFresh = 10 * time.Second
 )
 
-// mayBeOutdated reports whether this replica may be outdated without DRBD knowing it. While it is
-// linked, DRBD knows. Before it comes up on a disk that has failed, EnsureUp asks.
-func mayBeOutdated(st drbd.Status, up, failed bool) bool {
-	return !up && !failed || up && st.Role == drbd.Secondary && !st.Linked() && (st.Disk == drbd.UpToDate || st.Disk == drbd.Consistent)
+// mayBeMarked reports whether this replica may be outdated without DRBD knowing it, and may be marked. While it is
+// linked, DRBD knows. A copy that was booted is not marked, unless it was on a disk that has failed.
+func mayBeMarked(st drbd.Status, up, failed bool) bool {
+	return up && st.Role == drbd.Secondary && !st.Linked() && (st.Disk == drbd.UpToDate || failed && st.Disk == drbd.Consistent)
 }
 
 // mark marks the replica outdated if the record lists it, or if its disk has failed and the record
 // knows another current copy. It does so only then: if two hosts marked themselves on their own
 // judgement, neither could be promoted without force. The caller has locked
-// the volume. If it runs before `up`, the mark is on the disk before DRBD reads the disk.
+// the volume.
 func (m *Marker) mark(ctx context.Context, v volume.Volume, patience time.Duration) error {
 	st, up, err := m.Replica(v.Minor)
 	if err != nil {
 		return err
 	}
 	failed := m.FailedDisks.Get(v.Name()) != faileddisk.Sound
-	if v.Phase != volume.Ready || !mayBeOutdated(st, up, failed) {
+	if v.Phase != volume.Ready || !mayBeMarked(st, up, failed) {
 		m.setUnasked(v.Name(), false)
 		return nil
 	}
@@ -128,12 +129,6 @@ func (m *Marker) mark(ctx context.Context, v volume.Volume, patience time.Durati
 		return m.FailedDisks.Drop(v.Name()) // there is no other copy
 	case !failed:
 		return nil
-	}
-	if !up {
-		// drbdadm needs the resource file.
-		if _, err := m.WriteResource(v); err != nil {
-			return err
-		}
 	}
 	if m.Now().Sub(asked) > recordFresh {
 		m.setUnasked(v.Name(), true)

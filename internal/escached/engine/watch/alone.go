@@ -24,7 +24,7 @@ const (
 // Alone reconnects replicas whose link DRBD has given up (StandAlone). That happens when a former
 // partner calls the wrong port, or a handshake fails for a transient reason. It also brings up those
 // that could not come up at the start. It leaves frozen I/O and outdated copies alone: those wait for
-// the arbiter. It returns when ctx ends.
+// the arbiter. Booted links copies that were booted. It returns when ctx ends.
 func (w *Watcher) Alone(ctx context.Context) {
 	type try struct {
 		next time.Time
@@ -38,7 +38,7 @@ func (w *Watcher) Alone(ctx context.Context) {
 			now := w.Now()
 			last, again := tries[v.Name()]
 			switch {
-			case up && st.Connection != drbd.StandAlone, v.Phase != volume.Ready:
+			case up && (st.Connection != drbd.StandAlone || host.Booted(st)), v.Phase != volume.Ready:
 				if now.After(last.next) {
 					delete(tries, v.Name())
 				}

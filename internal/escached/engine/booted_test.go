@@ -1,0 +1,134 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached/drbd"
+	"github.com/escache/escache-csi/internal/escached/volume"
+)
+
+// booted is a host that was switched off with a used replica.
+func booted(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(t)
+	e := w.engine()
+	for _, verb := range verbsOfALife()[:2] {
+		if err := verb.do(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.caches.Reboot()
+	w.maps, w.minors = nil, map[int]drbd.Status{}
+	return w
+}
+
+// watchBooted has the watch look at booted copies for a while.
+func watchBooted(t *testing.T, e *Engine, d time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	e.watcher.Booted(ctx)
+}
+
+// TestABootedCopyIsOnRecordBeforeAFrozenPeerGetsItsLink: DRBD 8.4 acknowledges the writes that are under way on
+// such a peer although the booted copy lacks them, drops the link, and leaves the booted copy UpToDate.
+func TestABootedCopyIsOnRecordBeforeAFrozenPeerGetsItsLink(t *testing.T) {
+	away := errors.New("connection refused")
+	conflict := &escache.Problem{Code: escache.CodeStaleEpoch, Detail: "attached to n3"}
+	for name, c := range map[string]struct {
+		change       func(w *world)
+		links, tells bool
+	}{
+		"the peer has the volume, and both count": {func(*world) {}, true, true},
+		"the peer does not wait":                  {func(w *world) { w.listensErr = away }, false, false},
+		"the arbiter refuses":                     {func(w *world) { w.tellErr = conflict }, false, true},
+		"the arbiter is lost in between":          {func(w *world) { w.tellErr = away }, false, true},
+		"the arbiter is away":                     {func(w *world) { w.recordErr = away }, false, false},
+		"this copy is on record":                  {func(w *world) { w.record.Outdated, w.listensErr = []string{"n1"}, away }, true, true},
+		"the peer's copy is on record":            {func(w *world) { w.record.Outdated = []string{"n2"} }, true, false},
+		"this host has the volume":                {func(w *world) { w.record.AttachedNode = "n1" }, true, false},
+		"a third host has the volume":             {func(w *world) { w.record.AttachedNode = "n3" }, true, false},
+		"nobody has the volume":                   {func(w *world) { w.record.AttachedNode = "" }, true, false},
+		"no record":                               {func(w *world) { w.recordErr = errNoRecord }, true, false},
+		"record of another image":                 {func(w *world) { w.record.ImageID = "20cd" }, true, false},
+		"a record that was set back":              {func(w *world) { w.record.Epoch = 0 }, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := booted(t)
+				w.takenOver(3)
+				w.record.Outdated = nil
+				c.change(w)
+				e := w.restarted()
+				if got, want := w.minors[100], bootedStatus(); got != want {
+					t.Fatalf("after the start it is %+v, not %+v", got, want)
+				}
+				watchBooted(t, e, 20*time.Second)
+				if links := w.minors[100].Connection != drbd.StandAlone; links != c.links {
+					t.Errorf("linked: %v: %q", links, w.steps)
+				}
+				want := escache.OutdateSelfRequest{VolumeRef: ref, ImageID: "10ab", Node: "n1", Peer: "n2", Booted: true}
+				if c.tells != slices.Contains(w.told, want) || !c.tells && len(w.told) > 0 {
+					t.Errorf("told %+v", w.told)
+				}
+				if w.outdated[volume.NameOf(ref)] {
+					t.Error("DRBD calls it outdated: a frozen peer would go on as if it had lost nothing")
+				}
+				if w.dialled = slices.Compact(w.dialled); len(w.dialled) > 0 && !slices.Equal(w.dialled, []string{"10.0.0.2:7800"}) {
+					t.Errorf("looked for the peer at %q", w.dialled)
+				}
+			})
+		})
+	}
+}
+
+func bootedStatus() drbd.Status {
+	st := cut(drbd.Consistent)
+	st.Connection = drbd.StandAlone
+	return st
+}
+
+// TestABootedCopyIsLinkedAsSoonAsItMay, by the watch or by what csi-controller asks for.
+func TestABootedCopyIsLinkedAsSoonAsItMay(t *testing.T) {
+	for name, again := range map[string]func(t *testing.T, e *Engine){
+		"the watch":   func(t *testing.T, e *Engine) { t.Helper(); watchBooted(t, e, 10*time.Second) },
+		"put_replica": func(t *testing.T, e *Engine) { t.Helper(); mustPut(t, e, putReq) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := booted(t)
+			w.takenOver(3)
+			w.record.Outdated, w.listensErr = nil, errors.New("no route to host")
+			e := w.restarted()
+			again(t, e)
+			if w.minors[100] != bootedStatus() || len(w.told) > 0 {
+				t.Errorf("%s: it is %+v, told %+v", name, w.minors[100], w.told)
+			}
+			if s := statusOf(e, t); s.State != escache.StateStandby || s.DiskState != drbd.Consistent {
+				t.Errorf("%s: status %+v", name, s)
+			}
+			w.listensErr = nil
+			again(t, e)
+			if w.minors[100] != cut(drbd.Consistent) || len(w.told) != 1 {
+				t.Errorf("%s: it is %+v, told %+v", name, w.minors[100], w.told)
+			}
+		})
+	}
+}
+
+// TestABootedCopyIsTakenOver: the record gives the volume to this host, and DRBD asks the arbiter.
+func TestABootedCopyIsTakenOver(t *testing.T) {
+	w := booted(t)
+	w.recordErr = errors.New("connection refused")
+	e := w.restarted()
+	w.takenOver(3)
+	w.record.AttachedNode, w.record.Outdated = "n1", nil
+	if _, err := connectWith(e, 3); err != nil || w.minors[100].Role != drbd.Primary {
+		t.Errorf("%v: %+v, %q", err, w.minors[100], w.steps)
+	}
+}
