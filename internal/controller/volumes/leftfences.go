@@ -15,7 +15,6 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
-	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
 // leftPatience is how long a host may take to say what became of a fenced client.
@@ -59,7 +58,6 @@ func (s *Steps) leaveFences(ctx context.Context, v *v1alpha1.CacheVolume) error 
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("record in group %s that clients of volume %s are fenced: %w", v.Spec.Group, v.Name, err)
 	}
-	crashpoint.Reach("fences/left")
 	for _, l := range left {
 		if slices.ContainsFunc(listed, func(other v1alpha1.LeftFence) bool { return sameLeft(other, l) }) {
 			continue
@@ -131,7 +129,6 @@ func (s *Steps) unfenceLeft(ctx context.Context, group string, left v1alpha1.Lef
 	}
 	s.Log.InfoContext(ctx, "fence lifted", "volume", left.Volume, "node", left.Client.Node, "client", left.Client.Address,
 		"reason", "its map is gone, and so is the volume")
-	crashpoint.Reach("unfence/left_lifted")
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		g, err := s.Group(ctx, group)
 		if err != nil {
