@@ -71,6 +71,12 @@ type NodeGroupStatus struct {
 	// +listType=atomic
 	StaleReplicas []StaleReplica `json:"staleReplicas,omitempty"`
 
+	// LeftFences are fenced Ceph clients of volumes whose records are gone. Each leaves Ceph's blocklist when
+	// its host answers that the map is gone.
+	//
+	// +listType=atomic
+	LeftFences []LeftFence `json:"leftFences,omitempty"`
+
 	// Volumes is the number of CacheVolumes in this group.
 	Volumes int32 `json:"volumes,omitempty"`
 
@@ -133,6 +139,16 @@ type StaleReplica struct {
 	Epoch int64 `json:"epoch,omitempty"`
 	// Since is when the replica was given up.
 	Since metav1.Time `json:"since"`
+}
+
+// LeftFence is a fenced Ceph client of a volume whose record is gone.
+type LeftFence struct {
+	// Volume is the name of the CacheVolume that the client was fenced for.
+	Volume    string       `json:"volume"`
+	ClusterID string       `json:"clusterID"`
+	Pool      string       `json:"pool"`
+	Image     string       `json:"image"`
+	Client    FencedClient `json:"client"`
 }
 
 // NodeGroupSummary is shown by `kubectl get`. No program reads it.

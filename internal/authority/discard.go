@@ -13,7 +13,7 @@ import (
 
 // Loss describes what is given up when a cache is discarded.
 type Loss struct {
-	// Nodes lists the hosts with the only current copies. It may be empty.
+	// Nodes lists the hosts with the only current copies. They may answer if the image is gone. It may be empty.
 	Nodes []string
 	// BytesAtStake is the number of dirty bytes in the last report.
 	BytesAtStake int64
@@ -23,9 +23,10 @@ type Loss struct {
 
 // Discard decides whether the dirty data may be given up. The operator must have decided by the
 // record of this epoch, there must be something to give up, and no current copy may be within
-// reach. The reports are of all replicas, by node; the death is the attached node's. Errors wrap
-// ErrRefused or ErrUnreachable.
-func Discard(v *v1alpha1.CacheVolume, epoch int64, reports map[string]Report, death Death) (Loss, error) {
+// reach. If Ceph says that the image is gone, a copy within reach is of no use: nobody can attach the
+// volume, or write it back. The reports are of all replicas, by node; the death is the attached node's.
+// Errors wrap ErrRefused or ErrUnreachable.
+func Discard(v *v1alpha1.CacheVolume, epoch int64, reports map[string]Report, death Death, imageGone bool) (Loss, error) {
 	s := &v.Status
 	switch {
 	case s.Epoch != epoch:
@@ -46,7 +47,7 @@ func Discard(v *v1alpha1.CacheVolume, epoch int64, reports map[string]Report, de
 		if errors.Is(r.doubt, ErrRecordBehind) {
 			return Loss{}, fmt.Errorf("volume %s: node %s answers, but %w: %w", v.Name, node, r.doubt, ErrRefused)
 		}
-		if r.usable() {
+		if r.usable() && !imageGone {
 			return Loss{}, fmt.Errorf("volume %s: node %s answers and has a current copy (%s, %s, %s): attach the volume there, "+
 				"which loses nothing: %w", v.Name, node, r.status.State, r.status.DiskState, dirty(r.status), ErrRefused)
 		}

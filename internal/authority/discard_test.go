@@ -55,7 +55,7 @@ func TestDiscard(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			v := volume(tc.status)
-			loss, err := Discard(v, tc.epoch, heardOf(v, map[string]answer{"n1": tc.n1, "n2": tc.n2}), tc.death)
+			loss, err := Discard(v, tc.epoch, heardOf(v, map[string]answer{"n1": tc.n1, "n2": tc.n2}), tc.death, false)
 			if tc.refusal != "" {
 				if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), tc.refusal) {
 					t.Errorf("got %+v, %v", loss, err)
@@ -66,6 +66,32 @@ func TestDiscard(t *testing.T) {
 				t.Errorf("got %+v, %v", loss, err)
 			}
 		})
+	}
+}
+
+// TestDiscardWithoutAnImage: a copy that answers keeps nobody from giving it up. All else does.
+func TestDiscardWithoutAnImage(t *testing.T) {
+	dirty := func(s *v1alpha1.CacheVolumeStatus) { inCache(s); s.DirtyBytes = 9 }
+	behind := standby(nil)
+	behind.Status.Epoch = 8
+	for name, tc := range map[string]struct {
+		status  func(*v1alpha1.CacheVolumeStatus)
+		n1      answer
+		refusal string
+	}{
+		"both copies answer":   {dirty, standby(nil), ""},
+		"it is attached":       {func(s *v1alpha1.CacheVolumeStatus) { dirty(s); s.AttachedNode = "n1" }, standby(nil), "has not given up"},
+		"the record is behind": {dirty, behind, "older than the host's disks"},
+		"all is in Ceph":       {func(*v1alpha1.CacheVolumeStatus) {}, standby(nil), "nothing to discard"},
+	} {
+		v := volume(tc.status)
+		loss, err := Discard(v, 7, heardOf(v, map[string]answer{"n1": tc.n1, "n2": standby(nil)}), Death{}, true)
+		switch {
+		case tc.refusal != "" && (!errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), tc.refusal)):
+			t.Errorf("%s: got %+v, %v", name, loss, err)
+		case tc.refusal == "" && (err != nil || !slices.Equal(loss.Nodes, []string{"n1", "n2"}) || loss.BytesAtStake != 9):
+			t.Errorf("%s: got %+v, %v", name, loss, err)
+		}
 	}
 }
 

@@ -72,9 +72,19 @@ func (s *Service) unstage(ctx context.Context, volume, path string) error {
 	}
 	crashpoint.Reach("node_unstage/unmounted")
 	if v == nil {
-		return nil // its finalizer keeps the object until replicas and image are gone
+		s.warnOfDevice(ctx, volume, path, table)
+		return nil
 	}
 	return s.disconnect(ctx, v, *status)
+}
+
+// warnOfDevice is for a volume whose record is gone and that was mounted here: the volume was deleted after this host
+// had been cut off. escached gives a device up only by the record, so it stays. Nothing the kubelet could repeat helps.
+func (s *Service) warnOfDevice(ctx context.Context, volume, path string, table []mounts.Entry) {
+	if at := mounts.At(table, path); at != nil && !s.Devices.Dead(at.Device) {
+		s.Logger.WarnContext(ctx, "unmounted a volume that has no record any more; its device stays until this host is booted",
+			"volume", volume, "path", path)
+	}
 }
 
 // checkUnused refuses while the volume is published to a pod.

@@ -391,7 +391,7 @@ func (r *rules) discard(rec record, epoch uint8, seen [hosts]report) (lost uint8
 	v := rec.volume()
 	reports := map[string]authority.Report{}
 	rec.replicas.each(func(h uint8) { reports[names[h]] = seen[h].heard(v, names[h]) })
-	loss, err := authority.Discard(v, int64(epoch), reports, authority.Death{Reason: "given up by Kubernetes"})
+	loss, err := authority.Discard(v, int64(epoch), reports, authority.Death{Reason: "given up by Kubernetes"}, false)
 	lost = rec.attached
 	if lost == nobody && len(loss.Nodes) > 0 {
 		lost = uint8(slices.Index(names[:], loss.Nodes[0]))

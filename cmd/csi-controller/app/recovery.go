@@ -112,6 +112,8 @@ func (p parts) recovery(locked *volumes.Locked, guarded client.Client, drainer *
 	})
 	errs := []error{lift.SetupWithManager(p.manager), p.manager.Add(&unfence.Watch{
 		Fences: locked, Log: p.log.With("component", "unfence"), Every: p.options.Poll, Longest: p.options.LongestCall,
+	}), p.manager.Add(&unfence.Left{
+		Fences: locked, Log: p.log.With("component", "unfence"), Every: 3 * p.options.Poll, Longest: p.options.LongestCall,
 	}), discard.New(discard.Config{
 		Client: guarded, Live: live, Volumes: locked, Events: events,
 		Log: p.log.With("component", "discard"), Now: time.Now, Again: 5 * time.Second, Longest: p.options.LongestCall,

@@ -43,3 +43,34 @@ func (w *Watch) look(ctx context.Context) {
 		w.Log.WarnContext(ctx, "not all fenced clients are known to be on Ceph's blocklist; trying again", "error", err)
 	}
 }
+
+// Left lifts the fences of volumes whose records are gone, while this process leads.
+type Left struct {
+	Fences LeftFences
+	Log    *slog.Logger
+	// Every is the time between two tries, and Longest bounds one.
+	Every   time.Duration
+	Longest time.Duration
+}
+
+// LeftFences lifts such fences; *volumes.Locked.
+type LeftFences interface {
+	UnfenceLeft(ctx context.Context) error
+}
+
+// NeedLeaderElection returns true: only the leader lifts fences.
+func (*Left) NeedLeaderElection() bool { return true }
+
+// Start tries until the context ends.
+func (l *Left) Start(ctx context.Context) error {
+	for ctx.Err() == nil {
+		bounded, cancel := context.WithTimeout(ctx, l.Longest)
+		err := l.Fences.UnfenceLeft(bounded)
+		cancel()
+		if err != nil && ctx.Err() == nil {
+			l.Log.DebugContext(ctx, "could not lift fences of volumes that are gone yet", "error", err)
+		}
+		_ = pause.For(ctx, l.Every) // fails only if the context has ended
+	}
+	return nil
+}

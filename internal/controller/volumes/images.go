@@ -122,6 +122,10 @@ type Images interface {
 	// Noted reads the image's note. An image without one, or with one of a later version of the
 	// driver, has the zero Note.
 	Noted(ctx context.Context, image ImageRef) (Note, error)
+	// Find returns what the images of this name say of whose they are, in one Ceph cluster, or in all if
+	// clusterID is empty. There are none only if each cluster says so. A cluster that is not configured is
+	// ErrRefused.
+	Find(ctx context.Context, clusterID, pool, image string) ([]Found, error)
 	// Release gives the image up: the note takes the place of its mark, and no call changes the image
 	// any more. Repeated, it does nothing. An image of another volume than the note's is ErrRefused.
 	Release(ctx context.Context, image ImageRef, note Note) error

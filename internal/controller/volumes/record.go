@@ -79,8 +79,12 @@ func (s *Steps) MarkDeleted(ctx context.Context, v *v1alpha1.CacheVolume) error 
 	return nil
 }
 
-// RemoveRecord removes the finalizer, and with it the record. A record that is gone is success.
+// RemoveRecord removes the finalizer, and with it the record. Its fenced clients are on record in the group
+// before. A record that is gone is success.
 func (s *Steps) RemoveRecord(ctx context.Context, v *v1alpha1.CacheVolume) error {
+	if err := s.leaveFences(ctx, v); err != nil {
+		return err
+	}
 	if err := finalizers.Remove(ctx, s.Cached, v); err != nil {
 		return fmt.Errorf("remove the record of volume %s: %w", v.Name, err)
 	}

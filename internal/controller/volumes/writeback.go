@@ -108,7 +108,11 @@ func (s *Steps) writeBack(ctx context.Context, v *v1alpha1.CacheVolume, current 
 	}
 	reports := s.Reports(ctx, v, v.Spec.Replicas)
 	// The flush gets an epoch of its own. Afterwards nothing could tell that the record was set back.
-	if err := s.newest(ctx, v, reports); err != nil {
+	if err := seenLater(v, reports); err != nil {
+		return err
+	}
+	// Without an image no host can flush. The epoch stays, because a person decides by it what becomes of the cache.
+	if err := s.lost(ctx, v, s.NotBehind(ctx, v)); err != nil {
 		return err
 	}
 	able, err := authority.Flushers(v, current, reports)
@@ -147,14 +151,17 @@ func (s *Steps) resumeFlush(ctx context.Context, v *v1alpha1.CacheVolume, longes
 }
 
 // finishFlush goes on with a flush from wherever it was, and ends its attachment once everything is
-// in Ceph. The attachment also ends if the node cannot flush, so that another one can try. It stays
-// if only time is missing.
+// in Ceph. The attachment also ends if the node cannot flush, so that another one can try, or if the
+// image is gone. It stays if only time is missing.
 func (s *Steps) finishFlush(ctx context.Context, v *v1alpha1.CacheVolume, longest time.Duration) error {
-	if err := s.Connectable(ctx, v); err != nil {
-		return err
+	failure := s.lost(ctx, v, s.Connectable(ctx, v))
+	if _, gone := errors.AsType[*lostImageError](failure); failure != nil && !gone {
+		return failure
 	}
 	node, trims := v.Status.AttachedNode, v.Status.TrimAttached()
-	failure := s.flush(ctx, v, node, longest)
+	if failure == nil || trims {
+		failure = s.flush(ctx, v, node, longest)
+	}
 	switch Code(failure) { //nolint:exhaustive // the rest is the node's own trouble
 	case codes.Aborted, codes.DeadlineExceeded, codes.Canceled:
 		return failure
