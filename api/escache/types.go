@@ -454,6 +454,10 @@ type VolumeRecord struct {
 	// InCeph means that the image has every acknowledged write, and that no cache has got another one
 	// since. False also if the arbiter does not know.
 	InCeph bool `json:"inCeph,omitempty"`
+	// InUse means that the attached node has mapped the image for this attachment. False also if the arbiter does not know.
+	InUse bool `json:"inUse,omitempty"`
+	// Fenced lists the nodes with a fenced client whose map may still be there.
+	Fenced []string `json:"fenced,omitempty"`
 }
 
 // AbandonRequest is the body of POST /v1/abandon. Processes that use the device of a volume whose I/O is frozen are

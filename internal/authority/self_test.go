@@ -37,7 +37,7 @@ func TestAHostWithAFailedDiskGoesOnRecordUnlessItHasTheOnlyCurrentCopy(t *testin
 		"booted, the only current one": {func(v *v1alpha1.CacheVolume, r *escache.OutdateSelfRequest) {
 			v.Status.AttachedNode, v.Status.Outdated, r.Booted = "n2", []string{"n2"}, true
 		}, nil, escache.CodeOutdated},
-		"its own peer":       {func(_ *v1alpha1.CacheVolume, r *escache.OutdateSelfRequest) { r.Peer = "n1" }, nil, escache.CodeFencingRefused},
+		"its own peer": {func(_ *v1alpha1.CacheVolume, r *escache.OutdateSelfRequest) { r.Peer = "n1" }, nil, escache.CodeFencingRefused},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := &v1alpha1.CacheVolume{}

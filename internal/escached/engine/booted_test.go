@@ -47,23 +47,29 @@ func TestABootedCopyIsOnRecordBeforeAFrozenPeerGetsItsLink(t *testing.T) {
 	}{
 		"the peer has the volume, and both count": {func(*world) {}, true, true},
 		"the peer does not wait":                  {func(w *world) { w.listensErr = away }, false, false},
-		"the arbiter refuses":                     {func(w *world) { w.tellErr = conflict }, false, true},
-		"the arbiter is lost in between":          {func(w *world) { w.tellErr = away }, false, true},
-		"the arbiter is away":                     {func(w *world) { w.recordErr = away }, false, false},
-		"this copy is on record":                  {func(w *world) { w.record.Outdated, w.listensErr = []string{"n1"}, away }, true, true},
-		"the peer's copy is on record":            {func(w *world) { w.record.Outdated = []string{"n2"} }, true, false},
-		"this host has the volume":                {func(w *world) { w.record.AttachedNode = "n1" }, true, false},
-		"a third host has the volume":             {func(w *world) { w.record.AttachedNode = "n3" }, true, false},
-		"nobody has the volume":                   {func(w *world) { w.record.AttachedNode = "" }, true, false},
-		"no record":                               {func(w *world) { w.recordErr = errNoRecord }, true, false},
-		"record of another image":                 {func(w *world) { w.record.ImageID = "20cd" }, true, false},
-		"a record that was set back":              {func(w *world) { w.record.Epoch = 0 }, true, false},
+		"the peer gets the volume":                {func(w *world) { w.record.InUse = false }, false, false},
+		"a client of the peer is fenced":          {func(w *world) { w.record.AttachedNode, w.record.Fenced = "", []string{"n2"} }, false, false},
+		"a client here is fenced":                 {func(w *world) { w.record.Fenced = []string{"n1"} }, true, true},
+		"fenced, and this copy is on record": {func(w *world) {
+			w.record.AttachedNode, w.record.Outdated, w.record.Fenced = "n3", []string{"n1"}, []string{"n2"}
+		}, true, false},
+		"the arbiter refuses":            {func(w *world) { w.tellErr = conflict }, false, true},
+		"the arbiter is lost in between": {func(w *world) { w.tellErr = away }, false, true},
+		"the arbiter is away":            {func(w *world) { w.recordErr = away }, false, false},
+		"this copy is on record":         {func(w *world) { w.record.Outdated, w.listensErr = []string{"n1"}, away }, true, true},
+		"the peer's copy is on record":   {func(w *world) { w.record.Outdated = []string{"n2"} }, true, false},
+		"this host has the volume":       {func(w *world) { w.record.AttachedNode = "n1" }, true, false},
+		"a third host has the volume":    {func(w *world) { w.record.AttachedNode = "n3" }, true, false},
+		"nobody has the volume":          {func(w *world) { w.record.AttachedNode = "" }, true, false},
+		"no record":                      {func(w *world) { w.recordErr = errNoRecord }, true, false},
+		"record of another image":        {func(w *world) { w.record.ImageID = "20cd" }, true, false},
+		"a record that was set back":     {func(w *world) { w.record.Epoch = 0 }, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := booted(t)
 				w.takenOver(3)
-				w.record.Outdated = nil
+				w.record.Outdated, w.record.InUse = nil, true
 				c.change(w)
 				e := w.restarted()
 				if got, want := w.minors[100], bootedStatus(); got != want {
@@ -103,7 +109,7 @@ func TestABootedCopyIsLinkedAsSoonAsItMay(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := booted(t)
 			w.takenOver(3)
-			w.record.Outdated, w.listensErr = nil, errors.New("no route to host")
+			w.record.Outdated, w.record.InUse, w.listensErr = nil, true, errors.New("no route to host")
 			e := w.restarted()
 			again(t, e)
 			if w.minors[100] != bootedStatus() || len(w.told) > 0 {
@@ -127,7 +133,7 @@ func TestABootedCopyIsTakenOver(t *testing.T) {
 	w.recordErr = errors.New("connection refused")
 	e := w.restarted()
 	w.takenOver(3)
-	w.record.AttachedNode, w.record.Outdated = "n1", nil
+	w.record.AttachedNode, w.record.Outdated, w.record.Fenced = "n1", nil, []string{"n2"} // n2 was given up by force
 	if _, err := connectWith(e, 3); err != nil || w.minors[100].Role != drbd.Primary {
 		t.Errorf("%v: %+v, %q", err, w.minors[100], w.steps)
 	}

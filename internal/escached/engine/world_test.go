@@ -128,7 +128,7 @@ func newWorld(t *testing.T) *world {
 		t: t, dir: t.TempDir(), free: 1 << 30, lvs: map[string]lvm.Volume{}, md: map[string]bool{}, files: map[string]drbd.Resource{},
 		address: "10.0.0.1", running: map[string]drbd.Resource{},
 		mapping: func() {}, ioFailed: func() {}, drbdRead: func() {}, outdated: map[string]bool{}, conceded: map[string]bool{}, recordErr: errNoRecord,
-		fresh: map[string]bool{},
+		fresh:    map[string]bool{},
 		unfrozen: map[int]bool{}, outdatePeer: func(escache.OutdatePeerRequest) {},
 		memory: memory.Reading{Total: 64 << 30, Available: 32 << 30},
 		minors: map[int]drbd.Status{}, caches: cachetest.NewFake(),

@@ -28,8 +28,8 @@ func Booted(st drbd.Status) bool {
 // The peer may be a Primary whose I/O is frozen because it has lost this host and cannot reach its arbiter. If a
 // booted copy comes back to it, DRBD 8.4 acknowledges the writes that were under way, although this copy lacks
 // them, and drops the link once more. By then this copy takes itself for current. So before it is linked with
-// a host that may be frozen, it is on record as outdated. Without an answer from the arbiter it is not
-// linked, and the error wraps ErrMayNotJoin.
+// a host that may be frozen, it is on record as outdated. With one that was fenced it is not linked before that one's map
+// is known to be gone. Without an answer from the arbiter it is not linked. Then the error wraps ErrMayNotJoin.
 //
 // DRBD itself must not call the copy outdated: then it thaws such a Primary as after a short loss of the link, and
 // fills nothing. The copy would lack what its disk had only in volatile memory when the power was lost.
@@ -45,7 +45,8 @@ func (h *Host) Join(ctx context.Context, v volume.Volume) error {
 	return h.Replicator.Adjust(ctx, v.Name())
 }
 
-// mayJoin returns nil if the peer is not frozen, or if the copy here is on record as outdated.
+// mayJoin returns nil if the peer is not frozen, or if the copy here is on record as outdated. A copy goes on counting as
+// long as that is not needed: the peer's disk may fail before it has filled this one.
 func (h *Host) mayJoin(ctx context.Context, v volume.Volume) error {
 	ctx, cancel := context.WithTimeout(ctx, h.Config.ArbiterTimeout)
 	defer cancel()
@@ -56,12 +57,18 @@ func (h *Host) mayJoin(ctx context.Context, v volume.Volume) error {
 		}
 		return fmt.Errorf("the record cannot be read: %w", err)
 	}
+	counts := !slices.Contains(record.Outdated, h.Config.Node)
 	otherImage := record.ImageID != "" && v.ImageID != "" && record.ImageID != v.ImageID
-	// A record that was set back says nothing of the copy that is here.
-	if otherImage || record.Epoch < v.Epoch || record.AttachedNode != v.Peer.Name || slices.Contains(record.Outdated, v.Peer.Name) {
+	switch {
+	case otherImage, record.Epoch < v.Epoch:
+		return nil // such a record, which may have been set back, says nothing of the copy that is here
+	case counts && slices.Contains(record.Fenced, v.Peer.Name):
+		return fmt.Errorf("a client of %s is fenced, and may still have the volume's device", v.Peer.Name)
+	case record.AttachedNode != v.Peer.Name, slices.Contains(record.Outdated, v.Peer.Name):
 		return nil
-	}
-	if !slices.Contains(record.Outdated, h.Config.Node) {
+	case counts && !record.InUse:
+		return fmt.Errorf("%s gets the volume, and may be lost before it has it", v.Peer.Name)
+	case counts:
 		// If the power of both hosts was lost, and the peer stays away, the copy here is current.
 		if err := h.Listens(ctx, net.JoinHostPort(v.Peer.Address, strconv.Itoa(v.Port))); err != nil {
 			return fmt.Errorf("%s has the volume, and does not wait for the link: %w", v.Peer.Name, err)

@@ -256,3 +256,22 @@ func TestTheRecordSaysWhetherCephHasEverything(t *testing.T) {
 		}
 	}
 }
+
+func TestTheRecordTellsWhoMayBeFrozen(t *testing.T) {
+	r := newRecord()
+	r.v.Status.ClientAddress = "10.0.0.1:0/1"
+	r.v.Status.Fenced = []v1alpha1.FencedClient{{Node: "n2", Address: "10.0.0.2:0/2"}, {Address: "10.0.0.3:0/3"}, {Node: "n3"}}
+	for _, want := range []string{`"inUse":true`, `"fenced":["n2","n3"]`} {
+		w := httptest.NewRecorder()
+		sound("n1", r).Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, escache.PathRecord+"?pool=p&image=i", nil))
+		if !strings.Contains(w.Body.String(), want) {
+			t.Errorf("there is no %s in %s", want, w.Body)
+		}
+	}
+	r.v.Status.ClientAddress, r.v.Status.Fenced = "", nil
+	w := httptest.NewRecorder()
+	sound("n1", r).Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, escache.PathRecord+"?pool=p&image=i", nil))
+	if body := w.Body.String(); strings.Contains(body, "inUse") || strings.Contains(body, "fenced") {
+		t.Error(body)
+	}
+}

@@ -11,8 +11,8 @@ import (
 	"github.com/escache/escache-csi/internal/node/kube"
 )
 
-// record answers with the current record. escached uses it to mark its replica outdated, or to
-// abandon a device.
+// record answers with the current record. escached uses it to mark its replica outdated, to link a copy that was
+// booted, or to abandon a device.
 func (a *Arbiter) record(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), decideTime)
 	defer cancel()
@@ -30,11 +30,17 @@ func (a *Arbiter) record(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusServiceUnavailable, escache.CodePeerUnavailable, err.Error())
 		return
 	}
+	var fenced []string
+	for _, client := range v.Status.Fenced {
+		if client.Node != "" {
+			fenced = append(fenced, client.Node)
+		}
+	}
 	w.Header().Set("Content-Type", "application/json")
 	// escached takes anything but a complete record as no answer.
 	_ = json.NewEncoder(w).Encode(escache.VolumeRecord{ //nolint:errchkjson // see above
 		VolumeRef: ref, ImageID: v.Status.ImageID, AttachedNode: v.Status.AttachedNode, Epoch: v.Status.Epoch,
 		Replicas: v.Spec.Replicas, Outdated: append([]string{}, v.Status.Outdated...),
-		InCeph: authority.InCeph(v),
+		InCeph: authority.InCeph(v), InUse: v.Status.ClientAddress != "", Fenced: fenced,
 	})
 }

@@ -37,13 +37,20 @@ type ResyncedRequest struct {
 	Node string `json:"node"`
 }
 
+// recordAnswer is the answer to GET /v1/record. The lab does not record clients: who has a volume may use it.
+type recordAnswer struct {
+	Record
+
+	InUse bool `json:"inUse"`
+}
+
 // Handler serves a store: PUT, GET and DELETE of records, POST of a resynced node, and the
 // fence-peer handler's question.
 func Handler(s *Store) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+PathRecord, func(w http.ResponseWriter, r *http.Request) {
 		record, err := s.Get(volumeOf(r))
-		answer(w, record, err)
+		answer(w, recordAnswer{record, record.AttachedNode != ""}, err)
 	})
 	mux.HandleFunc("DELETE "+PathRecord, func(w http.ResponseWriter, r *http.Request) { answer(w, nil, s.Delete(volumeOf(r))) })
 	mux.HandleFunc("PUT "+PathRecord, func(w http.ResponseWriter, r *http.Request) {
