@@ -25,7 +25,7 @@ func (i *zeroImage) Zero(_, bytes int64, _ bool) error {
 // A process with more would be killed, or the next one would not be done with reading in time.
 func TestScatteredTrimsWaitForTheImage(t *testing.T) {
 	const (
-		blocks = 1 << 13
+		blocks = 1 << 15
 		others = 224 << 20 // what the index leaves of the memory that does not grow with the log
 	)
 	disk := logtest.NewDisk(record.Superblocks+blocks, rand.New(rand.NewPCG(3, 4)))

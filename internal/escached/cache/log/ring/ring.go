@@ -95,8 +95,8 @@ func (l *Log) fit(block uint64, blocks int) uint64 {
 }
 
 // maxRangesOf is how many ranges of zeros the index of a ring may have. They and the data of a full ring take less memory than
-// resident.Bound allows: 2 bytes of each block's 12, and 28 MiB of what is for everything else. A record of one block can have 250
-// such ranges, so the room in the ring does not bound them.
+// resident.Bound allows: 2 bytes of each block's 12, and 28 MiB of what is for everything else. A record of one block can have many of
+// them, so the room in the ring does not bound them.
 func maxRangesOf(ring uint64) uint64 { return 1<<20 + ring/16 }
 
 // Append writes a batch as one record, and returns its number. When it returns, the record is stable on every copy. After ErrFull

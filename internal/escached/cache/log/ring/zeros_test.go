@@ -23,15 +23,18 @@ func logOf(t *testing.T, blocks int, ranges uint64) (*logtest.Disk, *Log) {
 	return d, l
 }
 
-// scatter appends records with all the trims of one block that they have room for, none beside another, until n are written or the log
-// is full. It returns how many are.
-func scatter(t *testing.T, l *Log, n int) (written int) {
+// scatter appends records with `each` trims of one block, none beside another, until n are written or the log is full. It returns how many
+// are.
+func scatter(t *testing.T, l *Log, each, n int) (written int) {
 	t.Helper()
 	b := l.NewBatch()
 	blocks := rand.New(rand.NewPCG(5, 6)).Perm(n)
 	for i, block := range blocks {
-		b.Zero(uint64(2*block), 1, true)
-		if i < n-1 && b.HasRoom(0) {
+		b.zeros = 0 // an earlier version did not count them
+		if !b.Zero(uint64(2*block), 1, true) {
+			t.Fatal("a batch has no room for a trim")
+		}
+		if i < n-1 && len(b.extents) < each {
 			continue
 		}
 		_, err := l.Append(b)
@@ -51,7 +54,7 @@ func scatter(t *testing.T, l *Log, n int) (written int) {
 func TestAMillionScatteredTrimsAreReadAgain(t *testing.T) {
 	const n = 1_000_000
 	d, l := logOf(t, 4096, 10*n)
-	if got := scatter(t, l, n); got != n {
+	if got := scatter(t, l, record.MaxExtents, n); got != n {
 		t.Fatalf("%d of %d trims had room", got, n)
 	}
 	again, losses, err := Inspect(d)
@@ -69,9 +72,9 @@ func TestAMillionScatteredTrimsAreReadAgain(t *testing.T) {
 func TestTheLogIsFullWithTooManyRangesOfZeros(t *testing.T) {
 	const most = 5000
 	_, l := logOf(t, 4096, most)
-	first := scatter(t, l, 2*most)
+	first := scatter(t, l, mostZeros, 2*most)
 	s := l.State()
-	if s.Ranges > most || s.Ranges < most-2*record.MaxExtents || s.Live > 100 || s.Free > s.Ring/10 {
+	if s.Ranges > most || s.Ranges < most-2*record.MaxExtents || s.Live > 200 || s.Free > s.Ring/10 {
 		t.Errorf("after %d trims: %+v", first, s)
 	}
 	w, err := l.Oldest(1024, 1<<62)
@@ -82,7 +85,7 @@ func TestTheLogIsFullWithTooManyRangesOfZeros(t *testing.T) {
 	if free := l.State().Free; free < s.Free+s.Ring/10 {
 		t.Errorf("%d blocks are free after write-back, and %d before", free, s.Free)
 	}
-	if scatter(t, l, record.MaxExtents) != record.MaxExtents {
+	if scatter(t, l, mostZeros, mostZeros) != mostZeros {
 		t.Error("there is no room for a record, although the origin has the oldest ones")
 	}
 }
@@ -110,10 +113,10 @@ func TestAnIntervalEndsBeforeTheLogIsFullWithRanges(t *testing.T) {
 	const most = 5000
 	for name, written := range map[string]uint64{"this version": most, "an earlier version": 4 * most} {
 		d, l := logOf(t, 4096, written)
-		scatter(t, l, 3*most)
+		scatter(t, l, record.MaxExtents, 3*most)
 		l = open(t, d)
 		l.maxRanges = most
-		scatter(t, l, most)
+		scatter(t, l, mostZeros, most)
 		s := l.State()
 		if s.Ranges > max(most, min(written, 3*most))+2*record.MaxExtents {
 			t.Errorf("%s: %d ranges are more than the log has room for", name, s.Ranges)
@@ -129,7 +132,7 @@ func TestReplacedRecordsAreReadInParts(t *testing.T) {
 	_, l := logOf(t, 4096, 1<<20)
 	const records = 300
 	for range records {
-		scatter(t, l, record.MaxExtents)
+		scatter(t, l, record.MaxExtents, record.MaxExtents)
 	}
 	parts := 0
 	for ; l.State().Live > 0; parts++ {
