@@ -1,5 +1,6 @@
 // Package index knows where in the log the newest content of each dirty block is. It is in memory
-// only, takes about ten bytes for each dirty block, and nothing for blocks that are clean.
+// only, takes about ten bytes for each dirty block with data, RangeBytes for each range of zeros, and nothing for blocks
+// that are clean.
 package index
 
 import "iter"
@@ -32,6 +33,9 @@ const (
 
 // Dirty is the number of blocks that the origin lacks, zeroed ones included.
 func (x *Index) Dirty() uint64 { return x.dirty + x.zeros.blocks }
+
+// Ranges is the number of ranges of zeros. A trim or a write adds two at most: its own, and one if it splits another.
+func (x *Index) Ranges() int { return x.zeros.count() }
 
 // Get looks one block up. The place is that of its data, or of the record that zeroed it.
 func (x *Index) Get(block uint64) (Found, uint32) {
@@ -127,15 +131,34 @@ func (x *Index) remove(block uint64) {
 	}
 }
 
-// Runs splits a range into runs of blocks that are alike: clean, zeroed, or one after the other in the log.
+// getter is Get for blocks in ascending order, up to an end: it looks for a range of zeros once. The index must not change meanwhile.
+func (x *Index) getter(start, end uint64) func(block uint64) (Found, uint32) {
+	zero, some := x.zeros.first(start, end)
+	return func(block uint64) (Found, uint32) {
+		if place, ok := x.table(block).get(uint32(block) + 1); ok {
+			return InLog, place
+		}
+		if some && block >= uint64(zero.end) {
+			zero, some = x.zeros.first(block, end)
+		}
+		if some && block >= uint64(zero.start) {
+			return Zeroed, zero.place
+		}
+		return Clean, 0
+	}
+}
+
+// Runs splits a range into runs of blocks that are alike: clean, zeroed, or one after the other in the log. The index must not change
+// meanwhile.
 func (x *Index) Runs(start uint64, blocks uint32) iter.Seq[Run] {
 	return func(yield func(Run) bool) {
 		end := start + uint64(blocks)
+		get := x.getter(start, end)
 		for at := start; at < end; {
 			r := Run{Start: at, Blocks: 1}
-			r.Found, r.Place = x.Get(at)
+			r.Found, r.Place = get(at)
 			for at++; at < end; at++ {
-				found, place := x.Get(at)
+				found, place := get(at)
 				if found != r.Found || found == InLog && place != r.Place+r.Blocks {
 					break
 				}
@@ -161,7 +184,7 @@ type Range struct{ Start, End uint64 }
 
 // Bytes is the memory that the index takes.
 func (x *Index) Bytes() int {
-	n := len(x.zeros.ranges) * 24
+	n := x.zeros.count() * RangeBytes
 	for i := range x.tables {
 		n += len(x.tables[i].slots) * 8
 	}

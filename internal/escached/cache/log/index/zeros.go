@@ -1,38 +1,56 @@
 package index
 
-import (
-	"slices"
-	"sort"
+import "k8s.io/utils/third_party/forked/golang/btree"
+
+const (
+	// degree makes nodes of the tree as long as is still fast to insert into.
+	degree = 32
+	// RangeBytes is the memory of a range of zeros at most: nodes that are half full. A range itself takes 12 bytes.
+	RangeBytes = 28
 )
 
-// zeros are ranges of blocks that read as zeros, in order, without overlaps.
+// zeros are ranges of blocks that read as zeros, without overlaps.
 type zeros struct {
-	ranges []zeroRange
+	ranges *btree.BTree[zeroRange] // nil: there was none yet
 	blocks uint64
 }
 
-type zeroRange struct {
-	start, end uint64
-	place      uint32
+// zeroRange is in a tree in the order of its end, which is below 2^32 as Blocks is.
+type zeroRange struct{ start, end, place uint32 }
+
+func newRanges() *btree.BTree[zeroRange] {
+	return btree.New(degree, func(a, b zeroRange) bool { return a.end < b.end })
 }
 
-// first is the first range that ends behind a block.
-func (z *zeros) first(block uint64) int {
-	return sort.Search(len(z.ranges), func(i int) bool { return z.ranges[i].end > block })
+func (z *zeros) count() int {
+	if z.ranges == nil {
+		return 0
+	}
+	return z.ranges.Len()
+}
+
+// first is the first range that has blocks of a range, if there is one.
+func (z *zeros) first(start, end uint64) (first zeroRange, ok bool) {
+	if start >= end || z.count() == 0 {
+		return first, false
+	}
+	z.ranges.AscendGreaterOrEqual(zeroRange{end: uint32(start + 1)}, func(r zeroRange) bool {
+		first, ok = r, uint64(r.start) < end
+		return false
+	})
+	return first, ok
 }
 
 func (z *zeros) get(block uint64) (place uint32, ok bool) {
-	if i := z.first(block); i < len(z.ranges) && z.ranges[i].start <= block {
-		return z.ranges[i].place, true
-	}
-	return 0, false
+	r, ok := z.first(block, block+1)
+	return r.place, ok
 }
 
 func (z *zeros) of(start, end uint64, place uint32) []Range {
 	var all []Range
-	for i := z.first(start); i < len(z.ranges) && z.ranges[i].start < end; i++ {
-		if r := z.ranges[i]; r.place == place {
-			all = append(all, Range{max(r.start, start), min(r.end, end)})
+	for r, ok := z.first(start, end); ok; r, ok = z.first(uint64(r.end), end) {
+		if r.place == place {
+			all = append(all, Range{max(uint64(r.start), start), min(uint64(r.end), end)})
 		}
 	}
 	return all
@@ -40,7 +58,10 @@ func (z *zeros) of(start, end uint64, place uint32) []Range {
 
 // add expects that the range is free.
 func (z *zeros) add(start, end uint64, place uint32) {
-	z.ranges = slices.Insert(z.ranges, z.first(start), zeroRange{start, end, place})
+	if z.ranges == nil {
+		z.ranges = newRanges()
+	}
+	z.ranges.ReplaceOrInsert(zeroRange{uint32(start), uint32(end), place})
 	z.blocks += end - start
 }
 
@@ -54,33 +75,32 @@ func (z *zeros) removeOf(start, end uint64, place uint32) {
 
 // cut takes a range out of those ranges whose place matches.
 func (z *zeros) cut(start, end uint64, match func(place uint32) bool) {
-	from := z.first(start)
-	to := from
-	var keep []zeroRange
-	for ; to < len(z.ranges) && z.ranges[to].start < end; to++ {
-		r := z.ranges[to]
+	for r, ok := z.first(start, end); ok; r, ok = z.first(uint64(r.end), end) {
 		if !match(r.place) {
-			keep = append(keep, r)
 			continue
 		}
-		z.blocks -= min(r.end, end) - max(r.start, start)
-		if r.start < start {
-			keep = append(keep, zeroRange{r.start, start, r.place})
+		z.ranges.Delete(r)
+		from, to := uint64(r.start), uint64(r.end)
+		z.blocks -= to - from
+		if from < start {
+			z.add(from, start, r.place)
 		}
-		if r.end > end {
-			keep = append(keep, zeroRange{end, r.end, r.place})
+		if to > end {
+			z.add(end, to, r.place)
 		}
-	}
-	if from < to {
-		z.ranges = slices.Replace(z.ranges, from, to, keep...)
 	}
 }
 
 func (z *zeros) drop(dead func(place uint32) bool) {
-	z.ranges = slices.DeleteFunc(z.ranges, func(r zeroRange) bool {
-		if dead(r.place) {
-			z.blocks -= r.end - r.start
+	if z.count() == 0 {
+		return
+	}
+	old := z.ranges
+	z.ranges, z.blocks = nil, 0
+	old.Ascend(func(r zeroRange) bool {
+		if !dead(r.place) {
+			z.add(uint64(r.start), uint64(r.end), r.place)
 		}
-		return dead(r.place)
+		return true
 	})
 }

@@ -36,7 +36,7 @@ func (p *Process) statusOf(s device.State) control.Status {
 	status := control.Status{
 		Name: p.config.Name, Version: p.config.Version, PID: os.Getpid(),
 		Device: p.device(), Origin: p.parts.number, Bytes: p.volume.Bytes(), Options: options,
-		Dirty: inBytes(s.Dirty), Free: inBytes(s.Log.Ring - s.Log.Live), WritingBack: inBytes(s.Bringing),
+		Dirty: inBytes(s.Dirty), Free: inBytes(s.Log.Free), WritingBack: inBytes(s.Bringing),
 		Failed: s.Refused != nil, Held: s.Held, Stopping: stopping,
 		Log: control.Log{
 			Bytes: inBytes(s.Log.Ring), Used: inBytes(s.Log.Used), Live: inBytes(s.Log.Live), Memory: s.Log.IndexBytes,

@@ -87,8 +87,8 @@ func (w *writeBack) empty(ctx context.Context) {
 	}
 }
 
-// fill is how much of the log is not in the image, in percent, rounded up.
-func fill(s device.State) uint64 { return (s.Log.Live*100 + s.Log.Ring - 1) / s.Log.Ring }
+// fill is how full the log is with what is not in the image, in percent, rounded up.
+func fill(s device.State) uint64 { return ((s.Log.Ring-s.Log.Free)*100 + s.Log.Ring - 1) / s.Log.Ring }
 
 // tell logs once that the image refuses writes, and once that it takes them again.
 func (w *writeBack) tell(s device.State) {

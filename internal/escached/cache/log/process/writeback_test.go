@@ -13,6 +13,7 @@ import (
 	"github.com/escache/escache-csi/internal/escached/cache/log/control"
 	"github.com/escache/escache-csi/internal/escached/cache/log/device"
 	"github.com/escache/escache-csi/internal/escached/cache/log/nbd"
+	"github.com/escache/escache-csi/internal/escached/cache/log/ring"
 )
 
 func TestTheLogIsEmptiedBetweenTheWatermarks(t *testing.T) {
@@ -232,4 +233,16 @@ func TestResumeEndsWhatAHoldHasLeftAndNothingElse(t *testing.T) {
 		t.Errorf("Resume: %+v, %v", r, err)
 	}
 	must(t, parts.close())
+}
+
+func TestRangesOfZerosFillTheLogToo(t *testing.T) {
+	for want, log := range map[uint64]ring.State{
+		1:   {Ring: 1000, Live: 10, Free: 990},
+		61:  {Ring: 1000, Live: 10, Free: 399},
+		100: {Ring: 1000, Live: 1000},
+	} {
+		if got := fill(device.State{Log: log}); got != want {
+			t.Errorf("%+v is %d %% full, want %d", log, got, want)
+		}
+	}
 }

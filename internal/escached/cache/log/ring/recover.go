@@ -38,7 +38,7 @@ func Inspect(disk Disk) (*Log, []Loss, error) {
 		return nil, nil, err
 	}
 	l := &Log{
-		disk: disk, volume: super.Volume, ring: super.RingBlocks, super: super,
+		disk: disk, volume: super.Volume, ring: super.RingBlocks, maxRanges: maxRangesOf(super.RingBlocks), super: super,
 		head: super.Start, tail: super.Start, gaps: map[uint64]record.Place{}, lost: map[uint64][]int{},
 	}
 	losses, err := l.replay()

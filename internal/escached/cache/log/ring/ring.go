@@ -34,6 +34,8 @@ type Log struct {
 	disk   Disk
 	volume record.Volume
 	ring   uint64 // blocks
+	// maxRanges is how many ranges of zeros the index may have.
+	maxRanges uint64
 
 	mu    sync.Mutex // for what follows
 	super record.Superblock
@@ -49,8 +51,8 @@ type Log struct {
 	// unanswered is true after recovery if the last record is one that nobody has an answer to.
 	unanswered bool
 
-	// interval is the length of the records after the last one that ends an interval, in blocks.
-	interval uint64
+	// interval is the length of the records after the last one that ends an interval, in blocks. That one is ended.
+	interval, ended uint64
 
 	// reuse is held for reading while data is read from the ring, and for writing by whoever lets a part of the ring be
 	// overwritten. Nobody waits for the origin with it: write-back would wait as long.
@@ -92,16 +94,24 @@ func (l *Log) fit(block uint64, blocks int) uint64 {
 	return block
 }
 
-// Append writes a batch as one record, and returns its number. When it returns, the record is stable on every copy. After
-// ErrFull nothing was written. After any other error the record may be there or not, and the log can only be opened again.
+// maxRangesOf is how many ranges of zeros the index of a ring may have. They and the data of a full ring take less memory than
+// resident.Bound allows: 2 bytes of each block's 12, and 28 MiB of what is for everything else. A record of one block can have many of
+// them, so the room in the ring does not bound them.
+func maxRangesOf(ring uint64) uint64 { return 1<<20 + ring/16 }
+
+// Append writes a batch as one record, and returns its number. When it returns, the record is stable on every copy. After ErrFull
+// nothing was written: the ring has no room, or the index has too many ranges of zeros. After any other error the record may be there or
+// not, and the log can only be opened again.
 func (l *Log) Append(b *Batch) (uint64, error) {
 	l.mu.Lock()
 	at := record.Place{Block: l.fit(l.head.Block, b.used), Sequence: l.head.Sequence}
 	end := at.Block + uint64(b.used)
-	full := end-l.super.Start.Block > l.ring
+	crowded := uint64(l.index.Ranges()+2*len(b.extents)) > l.maxRanges
+	full := end-l.super.Start.Block > l.ring || crowded && l.ended >= l.tail.Sequence
 	h := record.Header{Volume: l.volume, Generation: l.super.Generation, Place: at, Tail: l.tail, Extents: b.extents}
 	// A user who never asks for anything to be stable has a state of the volume, too: the log must not fill up with one interval.
-	h.EndsInterval = b.ends || l.interval+uint64(b.used) > l.ring/4
+	// One that is too long already ends here, in spite of too many ranges: write-back in order could not begin before.
+	h.EndsInterval = b.ends || l.interval+uint64(b.used) > l.ring/4 || crowded
 	h.Unanswered = b.unanswered && l.tail.Sequence == at.Sequence
 	l.mu.Unlock()
 	if full {
@@ -130,7 +140,7 @@ func (l *Log) Append(b *Batch) (uint64, error) {
 // count adds a record to the interval, or ends it.
 func (l *Log) count(h record.Header) {
 	if l.interval += uint64(h.Blocks()); h.EndsInterval {
-		l.interval = 0
+		l.interval, l.ended = 0, h.Place.Sequence
 	}
 }
 
@@ -207,6 +217,10 @@ type State struct {
 	Used  uint64 // of the ring, also by what was overwritten since
 	Live  uint64 // of what is used: after the tail. The rest is free after Release
 	Ring  uint64
+	// Free is what can be written before a writer waits for the origin. Many ranges of zeros make it less than what is not live.
+	Free uint64
+	// Ranges is the number of ranges of zeros.
+	Ranges uint64
 	// Tail is the oldest record that the origin may lack, and Noted the one that recovery would take for that.
 	Tail, Noted uint64
 	// IndexBytes is the memory of the index.
@@ -226,9 +240,11 @@ type Counters struct{ Records, Blocks, OverwrittenBlocks uint64 }
 func (l *Log) State() State {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	live, ranges := l.head.Block-l.tail.Block, uint64(l.index.Ranges())
 	return State{
+		Free: min(l.ring-live, l.ring*(l.maxRanges-min(ranges, l.maxRanges))/l.maxRanges), Ranges: ranges,
 		Dirty: l.index.Dirty(), Used: l.head.Block - l.super.Start.Block, Ring: l.ring,
-		Live: l.head.Block - l.tail.Block, Tail: l.tail.Sequence, Noted: l.noted.Sequence, IndexBytes: int64(l.index.Bytes()),
+		Live: live, Tail: l.tail.Sequence, Noted: l.noted.Sequence, IndexBytes: int64(l.index.Bytes()),
 		Sequence: l.head.Sequence - 1, Generation: l.super.Generation, Counters: l.counted,
 	}
 }

@@ -19,6 +19,13 @@ type Piece struct {
 	place uint32 // of its data
 }
 
+const (
+	// heldMost bounds the memory of the records in one work, a few MiB: all of a log may have been replaced since, and then no block of
+	// it counts. It is in extents, and a record takes as much memory as heldRecord of them.
+	heldMost   = 1 << 16
+	heldRecord = 8
+)
+
 // Work is what write-back has to bring to the origin before the tail can move.
 type Work struct {
 	// Pieces are in the order of their blocks, and do not overlap. Each is the newest content of its blocks.
@@ -31,10 +38,11 @@ type Work struct {
 // Empty reports whether the log has nothing that the origin lacks.
 func (w Work) Empty() bool { return len(w.headers) == 0 }
 
-// Oldest returns the oldest records, up to `blocks` blocks of data or the record `last`, whatever comes first. It always
-// returns one record if there is one. What a later record has replaced is left out, whether that one is in the work or not.
+// Oldest returns the oldest records, up to `blocks` blocks of data, the record `last`, or as many records as are read at once, whatever
+// comes first. It always returns one record if there is one. What a later record has replaced is left out, whether that one is in the work
+// or not.
 func (l *Log) Oldest(blocks, last uint64) (Work, error) {
-	return l.collect(blocks, last, func(h record.Header) []Piece {
+	return l.collect(blocks, heldMost, last, func(h record.Header) []Piece {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		return l.current(&l.index, h)
@@ -45,7 +53,7 @@ func (l *Log) Oldest(blocks, last uint64) (Work, error) {
 // hide nothing.
 func (l *Log) UpTo(last uint64) (Work, error) {
 	then := &index.Index{}
-	w, err := l.collect(math.MaxUint64, last, func(h record.Header) []Piece {
+	w, err := l.collect(math.MaxUint64, math.MaxUint64, last, func(h record.Header) []Piece {
 		l.apply(then, h, l.lost[h.Place.Sequence])
 		return nil
 	})
@@ -94,13 +102,14 @@ func after(h record.Header) record.Place {
 	return record.Place{Block: h.Place.Block + uint64(h.Blocks()), Sequence: h.Place.Sequence + 1}
 }
 
-func (l *Log) collect(blocks, last uint64, pieces func(record.Header) []Piece) (Work, error) {
+func (l *Log) collect(blocks, most, last uint64, pieces func(record.Header) []Piece) (Work, error) {
 	l.mu.Lock()
 	at, head := l.tail, l.head
 	l.mu.Unlock()
 	w := Work{next: at}
 	buffer := AlignedBytes(record.BlockBytes)
-	for found := uint64(0); w.next.Sequence < head.Sequence && w.next.Sequence <= last && (found < blocks || w.Empty()); {
+	found, held := uint64(0), uint64(0)
+	for w.next.Sequence < head.Sequence && w.next.Sequence <= last && (found < blocks && held < most || w.Empty()) {
 		if place, lost := l.gaps[w.next.Sequence]; lost {
 			w.next = place
 			continue
@@ -114,6 +123,7 @@ func (l *Log) collect(blocks, last uint64, pieces func(record.Header) []Piece) (
 			w.Pieces = append(w.Pieces, p)
 		}
 		w.headers = append(w.headers, h)
+		held += uint64(heldRecord + len(h.Extents))
 		w.next = after(h)
 	}
 	sortPieces(w.Pieces)
