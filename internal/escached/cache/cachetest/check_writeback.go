@@ -126,6 +126,36 @@ func retries(s *suite) {
 	s.holds("the origin", s.spec.Origin, 1, 1)
 }
 
+func retriesThrough(s *suite) {
+	s.assembled()
+	s.write(1, 1)
+	s.h.Refuse(true)
+	s.must("SetMode", s.e.SetMode(s.Context(), s.name(), cache.Writethrough))
+	f, err := s.h.Open(s.state().Path)
+	s.must("open", err)
+	written := make(chan error, 1)
+	go func() { // it fails, or waits for Retry
+		_, err := f.WriteAt(filled(2), 2*cache.BlockBytes)
+		written <- errors.Join(err, f.Close())
+	}()
+	time.Sleep(stillHeld)
+	if err := s.e.WriteBack(s.Context(), s.name()); err == nil {
+		s.Errorf("WriteBack to an origin that refuses succeeds")
+	}
+	if got := s.state(); !got.Failed || got.Clean() || got.Dirty == 0 {
+		s.Errorf("it is %+v", got)
+	}
+	s.h.Refuse(false)
+	s.must("Retry", s.e.Retry(s.Context(), s.name()))
+	done := <-written == nil
+	s.must("WriteBack", s.e.WriteBack(s.Context(), s.name()))
+	s.dirty("after the origin is back", 0)
+	s.holds("the origin", s.spec.Origin, 1, 1)
+	if done {
+		s.holds("the origin", s.spec.Origin, 2, 2)
+	}
+}
+
 // stillHeld is how long a write gets to reach an origin that must not change.
 const stillHeld = 50 * time.Millisecond
 

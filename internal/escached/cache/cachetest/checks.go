@@ -23,6 +23,7 @@ func Checks() []Check {
 		{"options change under running I/O, and the mode stays", setsOptions},
 		{"what is dirty outlives the device", outlives},
 		{"a refused write-back loses nothing and can be tried again", retries},
+		{"so does one that is refused in write-through", retriesThrough},
 		{"a hold keeps the origin as it is until Resume", holdsStill},
 		{"with a pause no write is done until Resume", pauses},
 		{"a hold over a failing origin is an error", holdFails},

@@ -236,6 +236,20 @@ var mutants = map[string]map[string]func(f *Fake, b *broken){
 			b.retry = after(f, f.Retry, func(c *assembled) { c.state.Held = true })
 		},
 	},
+	"so does one that is refused in write-through": {
+		"a failure is not noticed": func(f *Fake, b *broken) {
+			b.writeBack = func(ctx context.Context, name string) error {
+				_ = f.WriteBack(ctx, name)
+				return nil
+			}
+		},
+		"a failure is not shown": func(f *Fake, b *broken) { b.states = seen(f, func(s *cache.State) { s.Failed = false }) },
+		"a failure drops":        func(f *Fake, b *broken) { b.writeBack = after(f, f.WriteBack, drop) },
+		"what is refused is not dirty": func(f *Fake, b *broken) {
+			b.states = seen(f, func(s *cache.State) { s.Dirty = 0 })
+		},
+		"Retry does nothing": func(_ *Fake, b *broken) { b.retry = nothing },
+	},
 	"a hold keeps the origin as it is until Resume": {
 		"Hold does not suspend": func(f *Fake, b *broken) { b.hold = held(f, f.Hold, resumed) },
 		"Hold does not write back": func(f *Fake, b *broken) {

@@ -42,6 +42,7 @@ type Device struct {
 	flying  *ring.Batch // the next one for the log
 	spare   *ring.Batch
 	writing bool   // flying is on its way
+	stuck   bool   // and waits for Retry or the end of a hold
 	written uint64 // writes that are in a batch, or were
 	sealed  uint64 // those of them that are in flying, or in an earlier one
 	// together are those of them that are in flying. It is 0 if an earlier process has written them.

@@ -17,7 +17,7 @@ func (d *Device) Hold(ctx context.Context, limit time.Duration) error {
 	if err := d.WriteBack(ctx); err != nil {
 		return err
 	}
-	if err := d.Flush(); err != nil {
+	if _, err := d.Mark(ctx); err != nil {
 		return err
 	}
 	d.back.Lock()

@@ -62,7 +62,7 @@ func TestTheStateTellsOfReadsRecordsAndWriteBack(t *testing.T) {
 func TestBringUpToLeavesWhatIsLater(t *testing.T) {
 	d, _, origin := start(t)
 	must(t, d.Write(1, block(1)))
-	mark, err := d.Mark()
+	mark, err := d.Mark(t.Context())
 	must(t, err)
 	must(t, errors.Join(d.Write(2, block(2)), d.Flush()))
 	must(t, d.BringUpTo(t.Context(), mark))

@@ -130,23 +130,63 @@ func (d *Device) bringRun(pieces []ring.Piece, blocks uint64) error {
 	return nil
 }
 
-// WriteBack returns when the origin has everything that was written before the call.
+// WriteBack returns when the origin has everything that was written before the call. It fails if the origin refuses a write, also one of
+// a writer who waits for Retry.
 func (d *Device) WriteBack(ctx context.Context) error {
-	last, err := d.Mark()
+	last, err := d.Mark(ctx)
 	if err != nil {
 		return err
 	}
 	return d.BringUpTo(ctx, last)
 }
 
-// Mark returns the number of the record up to which the log has everything that was written before the call.
-func (d *Device) Mark() (uint64, error) {
-	if err := d.Flush(); err != nil {
-		return 0, err
-	}
+// Mark returns the number of the record up to which the log has everything that was written before the call. It does not wait for Retry or
+// the end of a hold, as Flush does: whoever is to call that may wait for Mark. Then it fails, and so it does when ctx ends. The log gets
+// everything later.
+func (d *Device) Mark(ctx context.Context) (uint64, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.newest, nil
+	stop := context.AfterFunc(ctx, d.wake)
+	defer stop()
+	want := d.written
+	for d.wanted = max(d.wanted, want); d.stable < want; {
+		if err := d.cannotMark(ctx); err != nil {
+			return 0, err
+		}
+		if !d.writing {
+			go d.commitWanted()
+		}
+		d.change.Wait()
+	}
+	return d.newest, d.failure
+}
+
+// cannotMark returns why what is not in the log yet may not get there soon. The caller holds mu.
+func (d *Device) cannotMark(ctx context.Context) error {
+	if d.failure != nil {
+		return d.failure
+	}
+	if d.stuck {
+		if err := d.mayWriteBack(); err != nil { // otherwise it is about to go on
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// commitWanted brings a batch to the log, unless somebody else is at it: for those who do not wait as long as that may take.
+func (d *Device) commitWanted() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.failure == nil && !d.writing && d.stable < d.wanted {
+		d.commit()
+	}
+}
+
+func (d *Device) wake() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.change.Broadcast()
 }
 
 // BringUpTo returns when the origin has all records up to one that Mark has returned.
@@ -219,9 +259,12 @@ func (d *Device) insist(f func() error) error {
 			return err
 		}
 		d.mu.Lock()
+		d.stuck = true
+		d.change.Broadcast()
 		for d.failure == nil && (d.held || d.refused != nil) {
 			d.change.Wait()
 		}
+		d.stuck = false
 		err = d.failure
 		d.mu.Unlock()
 		if err != nil {

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// stopTimeout bounds what a signal asks for.
+	// stopTimeout bounds what a signal asks for, and how long the log is waited for when the device is gone.
 	stopTimeout = 30 * time.Second
 	// answerTimeout is how long the process waits for its last answers to be read.
 	answerTimeout = 5 * time.Second
@@ -161,7 +161,13 @@ func (p *Process) disconnected(why error) error {
 		return <-p.done
 	}
 	p.log.Warn("somebody has disconnected the device; what was written stays in the log", "error", why)
-	return errors.Join(p.volume.Device.Flush(), p.abandon())
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	_, err := p.volume.Mark(ctx)
+	if err != nil {
+		err = fmt.Errorf("the log does not take what is in memory; the next process on this host has it: %w", err)
+	}
+	return errors.Join(err, p.abandon())
 }
 
 // abandon closes everything, and leaves the device to a successor.

@@ -131,7 +131,7 @@ func (w *writeBack) keepAges(ctx context.Context) {
 func (w *writeBack) keepAge(ctx context.Context, age time.Duration, changed chan struct{}) {
 	var marks []mark
 	for {
-		if last, err := w.device.Mark(); err == nil {
+		if last, err := w.device.Mark(ctx); err == nil {
 			marks = append(marks, mark{time.Now(), last})
 		}
 		due := uint64(0)

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -198,17 +199,25 @@ func (r *refusing) WriteAt(p []byte, at int64) (int, error) {
 	return r.Origin.WriteAt(p, at)
 }
 
-// The contract of cache.Engine.
-func TestResumeEndsWhatAHoldHasLeftAndNothingElse(t *testing.T) {
-	h := newHost(t)
+// overRefusing returns a process whose image can refuse writes. It writes back only when it is told to, and has no device.
+func overRefusing(t *testing.T, h *host) (*Process, *refusing) {
+	t.Helper()
 	parts, err := openParts(t.Context(), h.config)
 	must(t, err)
 	image := &refusing{Origin: parts.image}
 	parts.device, _, err = device.Open(logDisk{parts.disk}, image, parts.memory)
 	must(t, err)
-	p := &Process{config: h.config, parts: parts, volume: newVolume(parts.device, slog.New(slog.DiscardHandler))}
+	log := slog.New(slog.DiscardHandler)
+	p := &Process{config: h.config, parts: parts, volume: newVolume(parts.device, log), log: log, links: &links{}}
 	p.back = newWriteBack(parts.device, control.Options{}, nil)
-	p.links = &links{}
+	p.stop, p.stopped = func() {}, make(chan struct{})
+	close(p.stopped)
+	return p, image
+}
+
+// The contract of cache.Engine.
+func TestResumeEndsWhatAHoldHasLeftAndNothingElse(t *testing.T) {
+	p, image := overRefusing(t, newHost(t))
 	must(t, p.volume.Write(1, make([]byte, 4096)))
 	image.refuses.Store(true)
 	if err := p.Hold(t.Context(), time.Minute); !errors.Is(err, cache.ErrFailed) {
@@ -232,7 +241,92 @@ func TestResumeEndsWhatAHoldHasLeftAndNothingElse(t *testing.T) {
 	if r, err := p.Resume(); err != nil || !r.Held || p.Status().Dirty != 0 {
 		t.Errorf("Resume: %+v, %v", r, err)
 	}
-	must(t, parts.close())
+	must(t, p.parts.close())
+}
+
+// A writer waits for Retry, which the caller of Resume and WriteBack sends afterwards.
+func TestHoldWriteBackAndResumeDoNotWaitForRetry(t *testing.T) {
+	p, image := overRefusing(t, newHost(t))
+	calls := map[string]func() error{
+		"Hold":      func() error { return p.Hold(t.Context(), time.Minute) },
+		"WriteBack": func() error { return p.WriteBack(t.Context()) },
+	}
+	data := make([]byte, 4096)
+	p.volume.WriteThrough(true)
+	for name, call := range calls {
+		image.refuses.Store(true)
+		written := begin(func() error { return p.volume.Write(1, data) })
+		for !p.Status().Failed {
+			time.Sleep(time.Millisecond)
+		}
+		if err := within(t, begin(call)); !errors.Is(err, cache.ErrFailed) {
+			t.Errorf("%s: %v", name, err)
+		}
+		must(t, within(t, begin(func() error { _, err := p.Resume(); return err })))
+		if s := p.Status(); !s.Failed || s.Held || len(written) > 0 {
+			t.Errorf("%s, and Resume: %+v; the writer waits: %t", name, s, len(written) == 0)
+		}
+		image.refuses.Store(false)
+		must(t, errors.Join(p.Retry(), within(t, written), within(t, begin(call))))
+		_, err := p.Resume()
+		must(t, err)
+	}
+
+	// It is the Hold that meets the refusal: then Resume lets the log's writer go on.
+	p.volume.WriteThrough(false)
+	must(t, p.volume.Write(1, data))
+	p.volume.WriteThrough(true)
+	image.refuses.Store(true)
+	if err := within(t, begin(calls["Hold"])); !errors.Is(err, cache.ErrFailed) {
+		t.Errorf("Hold: %v", err)
+	}
+	if s := p.Status(); !s.Failed || s.Held || s.Dirty == 0 {
+		t.Errorf("after Hold: %+v", s)
+	}
+	image.refuses.Store(false)
+	_, err := p.Resume()
+	must(t, errors.Join(err, within(t, begin(calls["WriteBack"]))))
+	if s := p.Status(); s.Failed || s.Dirty != 0 {
+		t.Errorf("in the end: %+v", s)
+	}
+	must(t, p.parts.close())
+}
+
+// The next process has what the log does not take.
+func TestAProcessWhoseDeviceIsGoneDoesNotWaitForRetry(t *testing.T) {
+	h := newHost(t)
+	p, image := overRefusing(t, h)
+	must(t, p.volume.Write(1, bytes.Repeat([]byte{7}, 4096)))
+	p.volume.WriteThrough(true)
+	image.refuses.Store(true)
+	written := begin(func() error { return p.volume.Write(2, bytes.Repeat([]byte{8}, 4096)) })
+	for p.volume.State().Refused == nil {
+		time.Sleep(time.Millisecond)
+	}
+	if err := within(t, begin(func() error { return p.disconnected(errDisconnected) })); !errors.Is(err, device.ErrRefused) {
+		t.Errorf("it ends with %v", err)
+	}
+	if err := within(t, written); !errors.Is(err, nbd.ErrStopped) {
+		t.Errorf("the writer gets %v", err)
+	}
+	if h.imageHas(1) != 0 {
+		t.Errorf("the image has %d", h.imageHas(1))
+	}
+	ended, _ := h.run()
+	if h.read(1) != 7 {
+		t.Errorf("what was answered is lost: the block has %d", h.read(1))
+	}
+	must(t, h.client.WriteBack(t.Context()))
+	if h.imageHas(1) != 7 {
+		t.Errorf("the image has %d", h.imageHas(1))
+	}
+	h.stop(ended)
+}
+
+func begin(call func() error) (ended chan error) {
+	ended = make(chan error, 1)
+	go func() { ended <- call() }()
+	return ended
 }
 
 func TestRangesOfZerosFillTheLogToo(t *testing.T) {
