@@ -26,6 +26,9 @@
 //
 //   - A copy that is alone promotes whatever it holds, unless its handler refuses.
 //   - A Primary that loses its peer freezes.
+//   - If the link comes back, a frozen Primary sends again what was under way. If the peer was booted meanwhile, it
+//     drops the link instead, completes what was under way, and begins a new generation. It stays frozen, and the
+//     peer takes itself for current. At the next connection it fills the peer and goes on.
 //   - Generation identifiers pick the direction of a resync.
 //   - If the holder of Ceph's exclusive lock is silent for 30 s, krbd breaks the lock with a blocklist
 //     entry that expires. Once the entry is gone, the old map works again.
@@ -49,7 +52,12 @@
 //
 // What escached and csi-node decide by themselves is modelled by hand, with a guard where a promise
 // hangs on it: when a fenced holder gives its device up, how a failed disk is marked and reported, in
-// which mode a device is connected.
+// which mode a device is connected, and when a copy that was booted is connected.
+//
+// A copy was booted if it does not know whether it is current, and has no link. What escached reads of the record before
+// it connects such a copy, and the connection, are one step here. In between, a peer that is not frozen can
+// become a Primary without a link only by putting this copy on record as outdated, and with a new generation. The peer
+// waits for the link if its DRBD has a network configuration: it was not booted, or may connect itself.
 //
 // A move to another group is a move to any pair of hosts that the replicas are not on: the model does not
 // know which hosts are in which group, so it may do more than the product. It may also attach a volume that
@@ -104,6 +112,7 @@
 //   - That a drained volume is left alone when it is published again: since a copy that is laid again does
 //     not count before it is filled, no promise hangs on it.
 //   - A disk of a Primary that works again without a reboot.
+//   - A Primary that has lost its peer, and after that its disk, when a peer comes back that was booted.
 //   - Two disks that fail one after the other, and a volume that changes hands, in one order of more
 //     than 14 steps. At 19 a Primary without a disk that was given up, and that nobody could ask to give its
 //     device up, connects again with the copy it has written to, after that was written back and before

@@ -96,6 +96,14 @@ func (s *state) join(a, b uint8) {
 		}
 		return
 	}
+	switch {
+	case aborts(x, y):
+		s.abort(a)
+		return
+	case aborts(y, x):
+		s.abort(b)
+		return
+	}
 	s.conn = s.conn.with(p)
 	switch d {
 	case fromFirst:
@@ -146,7 +154,12 @@ func (s *state) goAlone(h uint8) {
 func (s *state) newAlone(h uint8) {
 	n := &s.host[h]
 	n.alone, n.frozen, n.upToDate = true, false, true
-	if n.bitmap == 0 {
+	s.leaveBehind(h)
+}
+
+// leaveBehind begins a new generation, unless one has begun already that the peer does not have.
+func (s *state) leaveBehind(h uint8) {
+	if n := &s.host[h]; n.bitmap == 0 {
 		n.bitmap = n.current
 		n.current = 0
 		n.current = s.newGeneration()

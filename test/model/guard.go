@@ -79,6 +79,11 @@ const (
 	NoLaterKnown
 	TrimOnlyFromCeph
 	TrimOutdatesAll
+	BootedOnRecordFirst
+	BootedAlwaysWrites
+	BootedWaitsForUser
+	BootedWaitsForFenced
+	PeerWaitsForBooted
 	guardsEnd
 )
 
@@ -158,6 +163,11 @@ var Precautions = map[Guard]string{
 	NoLaterKnown:             "nothing is written back while a host has seen a later attachment than the record",
 	TrimOnlyFromCeph:         "a host without a copy gets a volume to trim it only while the truth is in Ceph",
 	TrimOutdatesAll:          "with an attachment for a trim all copies are on record as outdated, in the same write",
+	BootedOnRecordFirst:      "a copy that was booted is on record as outdated before it connects to a host that uses the volume",
+	BootedAlwaysWrites:       "before it connects, a copy that was booted writes the record also if it is outdated already",
+	BootedWaitsForUser:       "a copy that was booted counts, and does not connect, while its peer has the volume without a client on record",
+	BootedWaitsForFenced:     "a copy that was booted does not connect while a map of its peer is on record as fenced",
+	PeerWaitsForBooted:       "a copy that was booted goes on counting as long as its peer does not wait for the link",
 	PermitEndsWithAttachment: "a connect drops the permit that an earlier attachment has left",
 }
 

@@ -197,6 +197,12 @@ func TestEveryGuardIsNeeded(t *testing.T) {
 		{TrimOnlyFromCeph, 4, world(2, 2, Trimming|Power)},
 		{TrimOutdatesAll, 2, Bounds{Writes: 2, Epochs: 3, With: Trimming}},
 
+		{BootedOnRecordFirst, 2, world(1, 1, Power)},
+		{BootedAlwaysWrites, 2, world(1, 2, Power|Links)},
+		{BootedWaitsForUser, 3, world(1, 2, Failing|Power)},
+		{BootedWaitsForFenced, 2, world(1, 1, Power)},
+		{PeerWaitsForBooted, 3, world(1, 2, Power|Disks)},
+
 		{PermitFromArbiter, 2, world(1, 1, Permits|Links)},
 		{PermitInStatus, 2, world(1, 1, Permits|Links)},
 		{AskedIsAPermit, 2, world(1, 1, Permits|Links)},

@@ -23,6 +23,7 @@ const (
 	tellArbiter
 	leavePeer
 	refillCopy
+	outdateBooted
 	swapCounted
 	healStorage
 	expire
@@ -125,6 +126,7 @@ var texts = map[kind]string{
 	tellArbiter:       "%s tells the arbiter that its disk has failed",
 	leavePeer:         "%s leaves its peer, because nobody has put its failed disk on record",
 	refillCopy:        "escached on %s gives a copy whose disk had failed fresh metadata",
+	outdateBooted:     "%s was booted, and puts its copy on record as outdated before it connects",
 	swapCounted:       "csi-node on %s counts the peer in place of its own failed disk",
 	expire:            "the blocklist entry of client %d ends by itself",
 	controllerDies:    "the controller dies",
@@ -300,6 +302,13 @@ func (s *state) unblock(c uint8) {
 	s.ceph.lapsed = s.ceph.lapsed.without(c)
 }
 
+// mayJoin reports whether two hosts try to connect their copies, and reach each other.
+func (m *Model) mayJoin(s *state, h, peer uint8) bool {
+	other, p := &s.host[peer], pair(h, peer)
+	return other.up && other.laid && other.peer == h && !(s.conn | s.cut | s.split).has(p) && m.refilled(s, h) && m.refilled(s, peer) &&
+		m.mayConnect(s, h) && m.mayConnect(s, peer)
+}
+
 // kernel is what DRBD and dm-writecache do by themselves.
 func (m *Model) kernel(s *state, h uint8, out emit) { //nolint:cyclop // a list of moves
 	at := &s.host[h]
@@ -315,11 +324,9 @@ func (m *Model) kernel(s *state, h uint8, out emit) { //nolint:cyclop // a list 
 	if !at.up || !at.laid {
 		return
 	}
-	if peer := at.peer; peer > h && peer != nobody && !s.conn.has(pair(h, peer)) {
-		other, p := &s.host[peer], pair(h, peer)
-		if other.up && other.laid && other.peer == h && !s.cut.has(p) && !s.split.has(p) && m.refilled(s, h) && m.refilled(s, peer) {
-			try(connect, p, func(n *state) bool { n.join(h, peer); return n.conn != s.conn || n.split != s.split })
-		}
+	if peer := at.peer; peer > h && peer != nobody && m.mayJoin(s, h, peer) {
+		p := pair(h, peer)
+		try(connect, p, func(n *state) bool { m.connects(n, h, peer); return *n != *s })
 	}
 	if at.telling || at.marked {
 		m.failedDisk(s, h, try)

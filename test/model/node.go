@@ -41,6 +41,7 @@ func (m *Model) node(s *state, h uint8, out emit) {
 	m.countInstead(s, h, try)
 	m.permits(s, h, try)
 	m.disksBack(s, h, try)
+	m.booted(s, h, try)
 }
 
 // stage is NodeStage. What fails is undone at once, and may begin again.
@@ -172,8 +173,17 @@ func (m *Model) count(s *state, h uint8, try func(kind, func(*state) bool)) { //
 			if swap {
 				n.rec.outdated = n.rec.outdated.without(at.peer)
 				n.wrote()
+				n.countedAgain(at.peer)
 			}
 			return true
 		})
+	}
+}
+
+// countedAgain looks at a copy that counts from now on. An empty one can harm nobody.
+func (s *state) countedAgain(h uint8) {
+	usable := s.host[h].current != 0 && !s.knowsFailed(h)
+	if usable && s.rec.inCache && s.ceph.value < s.acked && s.host[h].dirty < s.acked {
+		s.breaks(2, whyCounted)
 	}
 }
