@@ -66,6 +66,24 @@ func TestIsSuperseded(t *testing.T) {
 	}
 }
 
+// TestADeviceIsGivenUpInTheOldestEpochThatProvesIt: the host has seen that epoch then. A later one would keep its replica from being
+// discarded while the volume is given to a node.
+func TestADeviceIsGivenUpInTheOldestEpochThatProvesIt(t *testing.T) {
+	for name, tc := range map[string]struct{ record, seen, want int64 }{
+		"taken over":              {3, 2, 3},
+		"taken over twice":        {4, 2, 3},
+		"taken over often":        {9, 2, 3},
+		"taken by force":          {2, 2, 2},
+		"the record was set back": {2, 4, 2},
+		"none was seen":           {1, 0, 1},
+	} {
+		v := volume(func(s *v1alpha1.CacheVolumeStatus) { s.Epoch = tc.record })
+		if got := GivenUpIn(v, tc.seen); got != tc.want {
+			t.Errorf("%s: epoch %d, want %d", name, got, tc.want)
+		}
+	}
+}
+
 func TestIsTaken(t *testing.T) {
 	fenced := []v1alpha1.FencedClient{{Node: "n1", Address: "10.0.0.1:0/1", Epoch: 6}}
 	for _, tc := range []struct {

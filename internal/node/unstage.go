@@ -189,7 +189,8 @@ func (s *Service) abandon(ctx context.Context, v *v1alpha1.CacheVolume, path str
 	s.Logger.WarnContext(ctx, "abandoning the device of a volume that was taken over", "volume", v.Name, "epoch", status.Epoch,
 		"takenOverBy", v.Status.AttachedNode, "takenOverIn", v.Status.Epoch)
 	// A mounted device stays for now, but all its I/O fails, so unmounting does not hang.
-	err = s.Cache.Abandon(ctx, cachevolume.Ref(v), v.Status.Epoch)
+	epoch := authority.GivenUpIn(v, status.Epoch)
+	err = s.Cache.Abandon(ctx, cachevolume.Ref(v), epoch)
 	problem := new(escache.Problem)
 	open := errors.As(err, &problem) && problem.Code == escache.CodeDeviceOpen
 	if err != nil && !open {
@@ -206,7 +207,7 @@ func (s *Service) abandon(ctx context.Context, v *v1alpha1.CacheVolume, path str
 	if !open {
 		return nil
 	}
-	if err := s.Cache.Abandon(ctx, cachevolume.Ref(v), v.Status.Epoch); err != nil {
+	if err := s.Cache.Abandon(ctx, cachevolume.Ref(v), epoch); err != nil {
 		return fmt.Errorf("abandon the device of volume %s after unmounting it: %w", v.Name, err)
 	}
 	return nil

@@ -265,6 +265,10 @@ func TestUnstageGivesUpWhatWasTakenOver(t *testing.T) {
 			takenOver(h)
 			h.volumes["v"].Status.AttachedNode = ""
 		}, []string{"read", "status", "abandon", "unmount", "abandon"}, codes.OK, true},
+		{"taken over twice", func(h *host) {
+			takenOver(h)
+			h.volumes["v"].Status.Epoch++
+		}, []string{"read", "status", "abandon", "unmount", "abandon"}, codes.OK, true},
 		{"not mounted any more", func(h *host) {
 			takenOver(h)
 			h.table = nil
@@ -290,8 +294,12 @@ func TestUnstageGivesUpWhatWasTakenOver(t *testing.T) {
 	for _, row := range rows {
 		t.Run(row.name, func(t *testing.T) {
 			h, dir := staged(t)
+			epoch := h.status("v").Epoch
 			row.change(h)
 			_, err := h.service().NodeUnstageVolume(t.Context(), unstageOf(dir))
+			if seen := h.status("v").Epoch; seen > epoch+1 {
+				t.Errorf("the host has seen epoch %d: until that has begun, what it has of epoch %d cannot be discarded", seen, epoch)
+			}
 			if Code(err) != row.code || !slices.Equal(h.did, row.did) {
 				t.Errorf("%s: %v; did %q, want %s and %q", Code(err), err, h.did, row.code, row.did)
 			}

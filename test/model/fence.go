@@ -156,8 +156,9 @@ func (m *Model) gives(s *state, h uint8, try func(kind, func(*state) bool)) {
 	if !authority.IsSuperseded(v, names[h], int64(at.tag)) && !authority.IsTaken(v, names[h], address(at.client)) {
 		return
 	}
-	if m.mayGiveUp(s, h, s.rec.epoch) {
-		try(giveUpDevice, func(n *state) bool { n.giveUp(h, n.rec.epoch); return true })
+	epoch := uint8(authority.GivenUpIn(v, int64(at.tag)))
+	if m.mayGiveUp(s, h, epoch) {
+		try(giveUpDevice, func(n *state) bool { n.giveUp(h, epoch); return true })
 	}
 }
 

@@ -60,7 +60,7 @@ func (h *Host) disconnect(ref escache.VolumeRef, r *replica) {
 	if r.plain {
 		delete(h.replicas, ref)
 	}
-	r.connected, r.primary, r.client, r.mode, r.device = false, false, "", "", ""
+	r.connected, r.abandoning, r.primary, r.client, r.mode, r.device = false, false, false, "", "", ""
 	if img := h.w.images[ref]; img != nil && img.holder == h.Name && !h.w.breaks("stop keeps the image's lock") {
 		img.holder = ""
 	}

@@ -214,7 +214,8 @@ func (h *Host) resize(_ context.Context, req escache.ResizeRequest) (any, error)
 	return none, nil
 }
 
-// abandon has no proof of a take-over but what Supersede says: no host of a world is ever cut off.
+// abandon has no proof of a take-over but what Supersede says: no host of a world is ever cut off. The host has seen the request's
+// epoch from then on, and needs no proof any more.
 func (h *Host) abandon(_ context.Context, req escache.AbandonRequest) (any, error) {
 	defer h.lock()()
 	r, end, err := h.begin(req.VolumeRef, "abandon")
@@ -225,9 +226,11 @@ func (h *Host) abandon(_ context.Context, req escache.AbandonRequest) (any, erro
 	switch {
 	case r.connected && h.w.breaks("the caller's word is proof") && req.Epoch > r.epoch:
 		h.disconnect(req.VolumeRef, r)
-	case r.connected && req.Epoch >= r.epoch && req.Epoch <= r.superseded &&
+	case r.connected && (r.abandoning || req.Epoch >= r.epoch && req.Epoch <= r.superseded) &&
 		!h.w.breaks("a device is not abandoned while its peer is connected"):
-		r.suspended = false
+		if r.suspended = false; !r.abandoning && !r.plain {
+			r.abandoning, r.epoch = true, req.Epoch
+		}
 		if r.open > 0 {
 			return nil, fail(escache.CodeDeviceOpen, "close it first")
 		}

@@ -113,6 +113,18 @@ func TestACleanReplicaNeedsNoProof(t *testing.T) {
 	}
 }
 
+// TestADiscardReachesNoFurtherThanItsEntry: a record may have been set back without anybody noticing, because the image had no
+// note. After some more attachments its epoch is that of what the host has, and the note's is, too.
+func TestADiscardReachesNoFurtherThanItsEntry(t *testing.T) {
+	g, v := group("g", 0, "n1", "n2", "n3"), attached(2, "n1", "n3")
+	g.Status.StaleReplicas = []v1alpha1.StaleReplica{{Node: "n2", Volume: "v", Pool: "p", Image: "i", Epoch: 4}}
+	b := newBench(t, g, v)
+	b.dirty, b.notes[imageOfV] = []string{"n2"}, noteOf(v)
+	if b.poll("g"); !slices.Equal(b.upTo, []int64{4}) {
+		t.Errorf("discarded up to %v, in epoch %d", b.upTo, v.Status.Epoch)
+	}
+}
+
 // TestASilentCephIsAskedOnceAtEachCleanUp: each call to it may take as long as a host may.
 func TestASilentCephIsAskedOnceAtEachCleanUp(t *testing.T) {
 	g := group("g", 0, "n1", "n2", "n3")

@@ -44,6 +44,7 @@ type bench struct {
 	removing  func(context.Context, string) error // instead of DeleteReplica
 	dirty     []string                            // hosts that do not remove a replica but with discard
 	discarded []string                            // hosts
+	upTo      []int64                             // the epochs up to which
 	notes     map[volumes.ImageRef]volumes.Note   // of the images that are there
 	released  bool                                // all of them
 	deleted   string                              // when all of their volumes were
@@ -73,8 +74,8 @@ func (b *bench) DeleteReplica(ctx context.Context, node string, _ escache.Volume
 	return nil
 }
 
-func (b *bench) DiscardReplica(_ context.Context, node string, _ escache.VolumeRef, _ int64) error {
-	b.discarded = append(b.discarded, node)
+func (b *bench) DiscardReplica(_ context.Context, node string, _ escache.VolumeRef, upTo int64) error {
+	b.discarded, b.upTo = append(b.discarded, node), append(b.upTo, upTo)
 	return nil
 }
 

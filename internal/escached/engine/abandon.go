@@ -49,7 +49,7 @@ func (e *Engine) Abandon(ctx context.Context, req escache.AbandonRequest) error 
 		crashpoint.Reach("abandon/begin")
 		next := v
 		next.Phase, next.PeerComplete = volume.Abandoning, peerComplete
-		next.Epoch = req.Epoch // never an older one: superseded refuses it
+		next.Epoch = req.Epoch // never an older one: superseded refuses it; not the record's: see authority.GivenUpIn
 		if err := e.Retag(ctx, v, next); err != nil {
 			return err
 		}

@@ -33,6 +33,22 @@ func TestADiscardDropsNothingOfALaterAttachment(t *testing.T) {
 	}
 }
 
+// TestWhatWasGivenUpIsDiscardedUpToTheEpochOfTheRequest: the record may be newer by then.
+func TestWhatWasGivenUpIsDiscardedUpToTheEpochOfTheRequest(t *testing.T) {
+	w, e := cutOff(t)
+	w.record.Epoch = 5
+	w.setDirty(4096)
+	if err := abandon(e, 3); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.DeleteReplica(t.Context(), ref, new(int64(2))); code(err) != escache.CodeStaleEpoch {
+		t.Errorf("discarded up to the attachment before: %v", err)
+	}
+	if err := e.DeleteReplica(t.Context(), ref, new(int64(3))); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAStandbyRemembersTheAttachmentItWasConfirmedFor(t *testing.T) {
 	w := newWorld(t)
 	e := w.engine()

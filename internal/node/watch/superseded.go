@@ -47,7 +47,7 @@ func (w *Watch) abandonSuperseded(ctx context.Context, v *volume, s escache.Volu
 	}
 	log := w.Logger.With("volume", object.Name, "epoch", s.Epoch, "takenOverBy", object.Status.AttachedNode,
 		"takenOverIn", object.Status.Epoch)
-	err = w.Cache.Abandon(ctx, v.ref, object.Status.Epoch)
+	err = w.Cache.Abandon(ctx, v.ref, authority.GivenUpIn(object, s.Epoch))
 	problem := new(escache.Problem)
 	switch {
 	case err == nil:

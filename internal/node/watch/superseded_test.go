@@ -15,6 +15,7 @@ func TestWhatWasTakenOverIsGivenUp(t *testing.T) {
 	}{
 		{"frozen, and another node has it", func(w *world) { w.takeOver("n2") }, []int64{6}},
 		{"frozen, and by now nobody has it", func(w *world) { w.takeOver("") }, []int64{6}},
+		{"frozen, and taken over twice since", func(w *world) { w.takeOver("n2"); w.takeOver("n3") }, []int64{6}},
 		{"frozen, and this node has it anew", func(w *world) { w.takeOver(w.object.Status.AttachedNode) }, nil},
 		{"frozen, and nobody has taken it over", func(w *world) { w.status.IOSuspended = true }, nil},
 		{"frozen, and the Kubernetes API does not answer", func(w *world) { w.takeOver("n2"); w.apiDown = true }, nil},

@@ -1,0 +1,89 @@
+package attachment_test
+
+import (
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/authority"
+	"github.com/escache/escache-csi/test/csitest"
+)
+
+// cutOff makes the detached volume pvc-1. Its first holder was cut off and fenced, and has a frozen device and dirty data.
+// The second one has taken the volume over since, and has written it back.
+func (w *world) cutOff() (ref escache.VolumeRef, first, second string) {
+	w.T.Helper()
+	v := w.Create("pvc-1")
+	ref, first, second = csitest.Ref(v), v.Spec.Replicas[0], v.Spec.Replicas[1]
+	_, err := w.Publish("pvc-1", first)
+	csitest.Must(w.T, err)
+	w.Host(first).Stage(ref, csitest.OldClient, 1, escache.ModeWriteback)
+	w.Host(first).Write(ref, csitest.DirtyBytes)
+	v = w.Volume("pvc-1")
+	v.Status.ClientAddress = csitest.OldClient
+	csitest.Must(w.T, w.API.Status().Update(w.T.Context(), v))
+	w.Taint(first)
+	w.Host(first).Stop()
+	w.Poll()
+	csitest.Must(w.T, w.Unpublish("pvc-1", first))
+	_, err = w.Publish("pvc-1", second)
+	csitest.Must(w.T, err)
+	w.outdate("pvc-1", first) // as the second one's arbiter does
+	w.Host(second).Stage(ref, csitest.NewClient, 2, escache.ModeWriteback)
+	w.Host(second).Release(ref)
+	csitest.Must(w.T, w.Unpublish("pvc-1", second))
+	return ref, first, second
+}
+
+// reached plays the network of a host that is back, and csi-node there: it has its escached give up the frozen device.
+func (w *world) reached(name string, ref escache.VolumeRef) {
+	w.T.Helper()
+	host, n := w.Host(name), &corev1.Node{}
+	host.Restart(w.T)
+	csitest.Must(w.T, w.API.Get(w.T.Context(), client.ObjectKey{Name: name}, n))
+	n.Spec.Taints = nil
+	csitest.Must(w.T, w.API.Update(w.T.Context(), n))
+	v, epoch := w.Volume("pvc-1"), host.Status(ref).Epoch
+	if !authority.IsSuperseded(v, name, epoch) {
+		w.T.Fatalf("the device of epoch %d is not superseded: %+v", epoch, v.Status)
+	}
+	host.Supersede(ref, v.Status.Epoch) // its arbiter reads that record
+	csitest.Must(w.T, host.Abandon(w.T.Context(), escache.AbandonRequest{VolumeRef: ref, Epoch: authority.GivenUpIn(v, epoch)}))
+	w.Poll()
+}
+
+// TestWhatAHostGaveUpWhileTheVolumeIsPublishedIsRenewed: the first call has put the new attachment on record, and found no second
+// host. The copy that was given up is of an earlier attachment than that.
+func TestWhatAHostGaveUpWhileTheVolumeIsPublishedIsRenewed(t *testing.T) {
+	w := newWorld(t)
+	ref, first, second := w.cutOff()
+	third := csitest.Other(w.Volume("pvc-1"))
+	w.Host(third).Stop()
+	w.Poll()
+	_, err := w.Publish("pvc-1", second)
+	csitest.Wants(t, err, codes.Unavailable, "no other host can stand in")
+	w.reached(first, ref)
+	_, err = w.Publish("pvc-1", second)
+	csitest.Must(t, err)
+	if s := w.Host(first).Status(ref); s.State == escache.StateAbsent || s.DirtyBytes == nil || *s.DirtyBytes > 0 {
+		t.Errorf("the copy was not created again: %+v", s)
+	}
+}
+
+// TestWhatAHostGaveUpAfterAnotherStoodInForItIsRemoved: its copy waits to be removed.
+func TestWhatAHostGaveUpAfterAnotherStoodInForItIsRemoved(t *testing.T) {
+	w := newWorld(t)
+	ref, first, second := w.cutOff()
+	_, err := w.Publish("pvc-1", second)
+	csitest.Must(t, err)
+	if got := w.stale(); len(got) != 1 || got[0] != first {
+		t.Fatalf("to clean up: %v", got)
+	}
+	w.reached(first, ref)
+	if got := w.stale(); len(got) > 0 || w.Host(first).Has(ref) {
+		t.Errorf("left on %v, to clean up: %v", w.Fleet.On(ref), got)
+	}
+}
