@@ -82,7 +82,7 @@ func (m *Model) booted(s *state, h uint8, try func(kind, func(*state) bool)) {
 		return
 	}
 	try(outdateBooted, func(n *state) bool {
-		answer := m.mayBeOutdated(n, h)
+		answer := m.mayBeOutdated(n, h, true)
 		if answer.ok {
 			m.writeOutdated(n, h)
 		}

@@ -83,7 +83,7 @@ func (m *Model) refilled(s *state, h uint8) bool {
 // refill gives such a copy fresh metadata, once it is on record.
 func (m *Model) refill(s *state, h uint8) bool {
 	n := &s.host[h]
-	answer := m.mayBeOutdated(s, h)
+	answer := m.mayBeOutdated(s, h, false)
 	switch {
 	case answer.ok:
 		m.writeOutdated(s, h)
@@ -124,7 +124,7 @@ func (m *Model) failedDisk(s *state, h uint8, try func(kind, uint8, func(*state)
 	if at.telling && at.control {
 		try(tellArbiter, h, func(n *state) bool {
 			is := &n.host[h]
-			answer := m.mayBeOutdated(n, h)
+			answer := m.mayBeOutdated(n, h, false)
 			switch {
 			case answer.ok:
 				is.telling = false
@@ -152,8 +152,8 @@ func (m *Model) failedDisk(s *state, h uint8, try func(kind, uint8, func(*state)
 	}
 }
 
-// mayBeOutdated asks whether a host whose disk has failed may be put on record.
-func (m *Model) mayBeOutdated(s *state, h uint8) selfAnswer {
+// mayBeOutdated asks whether a host whose disk has failed, or that was booted, may be put on record.
+func (m *Model) mayBeOutdated(s *state, h uint8, booted bool) selfAnswer {
 	n := &s.host[h]
 	if n.peer == nobody {
 		return selfAnswer{}
@@ -162,7 +162,7 @@ func (m *Model) mayBeOutdated(s *state, h uint8) selfAnswer {
 	if !m.on(LastCopyStays) {
 		seen.outdated = seen.outdated.without(n.peer)
 	}
-	return m.real.mayBeOutdated(seen, h, n.peer)
+	return m.real.mayBeOutdated(seen, h, n.peer, booted)
 }
 
 // uncounted: all that is written goes to the peer, and the record does not count it yet. The handler
@@ -175,7 +175,7 @@ func (m *Model) uncounted(s *state, h uint8) bool {
 // onlyCurrent: the disk here has failed before. The copy counts only if the record says that there is
 // no other.
 func (m *Model) onlyCurrent(s *state, h uint8) bool {
-	answer := m.mayBeOutdated(s, h)
+	answer := m.mayBeOutdated(s, h, false)
 	if answer.ok {
 		m.writeOutdated(s, h)
 	}

@@ -165,7 +165,7 @@ var Precautions = map[Guard]string{
 	TrimOutdatesAll:          "with an attachment for a trim all copies are on record as outdated, in the same write",
 	BootedOnRecordFirst:      "a copy that was booted is on record as outdated before it connects to a host that uses the volume",
 	BootedAlwaysWrites:       "before it connects, a copy that was booted writes the record also if it is outdated already",
-	BootedWaitsForUser:       "a copy that was booted counts, and does not connect, while its peer has the volume without a client on record",
+	BootedWaitsForUser:       "a copy that was booted waits while its peer has the volume without a client on record",
 	BootedWaitsForFenced:     "a copy that was booted does not connect while a map of its peer is on record as fenced",
 	PeerWaitsForBooted:       "a copy that was booted goes on counting as long as its peer does not wait for the link",
 	PermitEndsWithAttachment: "a connect drops the permit that an earlier attachment has left",

@@ -310,7 +310,7 @@ func (m *Model) mayJoin(s *state, h, peer uint8) bool {
 }
 
 // kernel is what DRBD and dm-writecache do by themselves.
-func (m *Model) kernel(s *state, h uint8, out emit) { //nolint:cyclop // a list of moves
+func (m *Model) kernel(s *state, h uint8, out emit) {
 	at := &s.host[h]
 	try := func(k kind, who uint8, act func(n *state) bool) {
 		n := *s

@@ -91,6 +91,7 @@ type (
 	selfQuestion struct {
 		rec        record
 		node, peer uint8
+		booted     bool
 	}
 	selfAnswer      struct{ ok, last bool }
 	replaceQuestion struct {
@@ -327,16 +328,16 @@ func apply(v *v1alpha1.CacheVolume, g authority.Grant, node string) {
 	}
 }
 
-// mayBeOutdated asks what the arbiter answers a host whose disk has failed: whether it is on record as
+// mayBeOutdated asks what the arbiter answers a host whose disk has failed, or that was booted: whether it is on record as
 // outdated now, or whether it has the last current copy.
-func (r *rules) mayBeOutdated(rec record, node, peer uint8) selfAnswer {
-	q := selfQuestion{rec, node, peer}
+func (r *rules) mayBeOutdated(rec record, node, peer uint8, booted bool) selfAnswer {
+	q := selfQuestion{rec, node, peer, booted}
 	answer, known := r.failed[q]
 	if !known {
 		v := rec.volume()
 		for i := range time.Duration(2) {
 			grant, err := authority.MayBeOutdated(v, escache.OutdateSelfRequest{
-				VolumeRef: escache.VolumeRef{Pool: "p", Image: "i"}, Node: names[node], Peer: names[peer],
+				VolumeRef: escache.VolumeRef{Pool: "p", Image: "i"}, Node: names[node], Peer: names[peer], Booted: booted,
 			}, time.Unix(0, 0).Add(i))
 			refused, _ := errors.AsType[*authority.RefusedError](err)
 			answer = selfAnswer{ok: err == nil, last: refused != nil && refused.Code == escache.CodeOutdated}

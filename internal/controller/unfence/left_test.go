@@ -17,7 +17,7 @@ import (
 // an hour ago.
 func (w *world) deletedFenced(id string) (v *v1alpha1.CacheVolume, dead string) {
 	w.T.Helper()
-	v, dead, _ = w.Leftover(id)
+	_, dead, _ = w.Leftover(id)
 	v = w.Volume(id)
 	v.Status.Fenced = []v1alpha1.FencedClient{{
 		Node: dead, HostID: v.Status.HostID(dead), Address: csitest.OldClient, Epoch: 1, Time: metav1.NewTime(time.Now().Add(-time.Hour)),

@@ -50,7 +50,8 @@ func (s *Steps) discard(ctx context.Context, request *v1alpha1.CacheDiscard) (*v
 		return nil, err
 	}
 	s.Log.WarnContext(ctx, "discarding the cache", "volume", v.Name, "requestedBy", request.Spec.RequestedBy,
-		"reason", request.Spec.Reason, "lostCopies", loss.Nodes, "bytesAtStake", loss.BytesAtStake, "epoch", v.Status.Epoch, "imageGone", gone)
+		"reason", request.Spec.Reason, "lostCopies", loss.Nodes, "bytesAtStake", loss.BytesAtStake, "epoch", v.Status.Epoch,
+		"imageGone", gone)
 	v.Status.Discarded = &v1alpha1.DiscardedCache{
 		Request: string(request.UID), RequestedBy: request.Spec.RequestedBy, Nodes: loss.Nodes, BytesAtStake: loss.BytesAtStake,
 		Epoch: v.Status.Epoch, Time: s.now(),

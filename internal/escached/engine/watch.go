@@ -3,9 +3,9 @@ package engine
 import "context"
 
 // Watch runs the background work until ctx ends. It asks the arbiter again about frozen I/O and
-// outdated replicas, links copies that were booted, revives devices, makes devices that write through go on with what is dirty, reconnects replicas,
-// and settles permits and tags. It cleans up what verbs left behind, also without a cache, releases overdue holds, and
-// reads again what status reports. Call it after Recover.
+// outdated replicas, links copies that were booted, revives devices, makes devices that write through go on with what is
+// dirty, reconnects replicas, and settles permits and tags. It cleans up what verbs left behind, also without a cache,
+// releases overdue holds, and reads again what status reports. Call it after Recover.
 func (e *Engine) Watch(ctx context.Context) {
 	go e.watcher.Frozen(ctx, e.finishAbandoned)
 	go e.watcher.Leftovers(ctx)

@@ -52,8 +52,9 @@ func (w *Watcher) join(ctx context.Context, v volume.Volume) error {
 		return nil // a verb is running; the next round looks again
 	}
 	defer done()
-	if v, err = w.Known(v.VolumeRef); err != nil || v.Phase != volume.Ready {
-		return nil //nolint:nilerr // it is gone
+	v, known := w.Volumes.Get(v.Name())
+	if !known || v.Phase != volume.Ready {
+		return nil
 	}
 	if lost, err := w.LostSecret(v); lost || err != nil {
 		return err
