@@ -18,7 +18,7 @@ func MayBeOutdated(v *v1alpha1.CacheVolume, r escache.OutdateSelfRequest, now ti
 		return Grant{}, err
 	}
 	if r.Booted {
-		return outdate(v, r.Node, v1alpha1.ReasonPeerOutdated, fmt.Sprintf("%s was booted: its replica is outdated since %s, and is to catch up",
+		return outdate(v, r.Node, v1alpha1.ReasonPeerOutdated, fmt.Sprintf("%s was booted: its replica is outdated since %s",
 			r.Node, now.UTC().Format(time.RFC3339Nano))), nil
 	}
 	return outdate(v, r.Node, v1alpha1.ReasonLocalDiskLost, fmt.Sprintf("the disk of %s has failed: its replica is outdated since %s",

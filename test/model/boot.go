@@ -6,17 +6,15 @@ func (n *host) onlyConsistent() bool {
 	return n.laid && n.current != 0 && !n.upToDate && !n.inconsistent && !n.syncing && !n.outdated && !n.diskless
 }
 
-// aborts reports whether a Primary drops the link again at once. What was under way when its peer was lost is not
-// sent again to a peer that was booted meanwhile.
-func aborts(n, peer *host) bool {
-	return n.primary && n.frozen && !n.diskless && n.current == peer.current && peer.onlyConsistent()
-}
-
-// abort is what such a Primary does: it completes the writes that were under way, which only it may have, and begins a
-// new generation. It stays frozen. The peer has seen the link, and takes itself for current.
-func (s *state) abort(h uint8) {
-	n := &s.host[h]
-	s.host[n.peer].upToDate = true
+// turnsAway reports whether a Primary drops the link again at once. What was under way when its peer was lost is not
+// sent again to a peer that was booted meanwhile. The Primary completes those writes, which only it may have, and
+// begins a new generation. It stays frozen. The peer has seen the link, and takes itself for current.
+func (s *state) turnsAway(h, to uint8) bool {
+	n, peer := &s.host[h], &s.host[to]
+	if !n.primary || !n.frozen || n.diskless || n.current != peer.current || !peer.onlyConsistent() {
+		return false
+	}
+	peer.upToDate = true
 	if n.pending != 0 {
 		lacks := n.peer
 		if n.onlyPeer {
@@ -27,6 +25,7 @@ func (s *state) abort(h uint8) {
 		s.acknowledge(h, value, lacks)
 	}
 	s.leaveBehind(h)
+	return true
 }
 
 // What has to be done before a copy that does not know whether it is current is connected.

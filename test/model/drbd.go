@@ -96,12 +96,7 @@ func (s *state) join(a, b uint8) {
 		}
 		return
 	}
-	switch {
-	case aborts(x, y):
-		s.abort(a)
-		return
-	case aborts(y, x):
-		s.abort(b)
+	if s.turnsAway(a, b) || s.turnsAway(b, a) {
 		return
 	}
 	s.conn = s.conn.with(p)
