@@ -55,7 +55,25 @@ func CopyLossOf(v *v1alpha1.CacheVolume, node string, own Answer, holder Report)
 			return DiskLost
 		}
 	}
+	if neverMade(v, node, own) {
+		return ReplicaGone
+	}
 	return StandbyLossOf(v, node, own)
+}
+
+// neverMade reports whether a host answers that it has nothing of a volume whose new copy it was to get, and was lost before it
+// had created that. The record does not know the host's disks then. It does not matter which machine that is: the copy does not count.
+// While the copy is being made, that is the next step.
+func neverMade(v *v1alpha1.CacheVolume, node string, own Answer) bool {
+	repair := v.Status.Repair
+	return repair != nil && repair.Lost == node && repair.Substitute == "" && v.Status.HostID(node) == "" && absent(v, node, own)
+}
+
+// absent reports whether a host says that it has nothing of a volume.
+func absent(v *v1alpha1.CacheVolume, node string, own Answer) bool {
+	s := own.Status
+	return own.Err == nil && s.State == escache.StateAbsent && s.Node == node && s.HostID != "" && s.Epoch <= v.Status.Epoch &&
+		s.ClientAddress == "" && s.Device == ""
 }
 
 // StandbyLossOf judges a copy of a volume that no pod has, by what its own host says. The record may count the
@@ -70,12 +88,10 @@ func StandbyLossOf(v *v1alpha1.CacheVolume, node string, own Answer) CopyLoss {
 
 // absenceOf judges what a host says that has nothing of the volume.
 func absenceOf(v *v1alpha1.CacheVolume, node string, own Answer) CopyLoss {
-	s, id := own.Status, v.Status.HostID(node)
-	told := own.Err == nil && s.State == escache.StateAbsent && s.Node == node && s.HostID != "" && s.Epoch <= v.Status.Epoch
-	switch {
-	case !told || id == "" || s.ClientAddress != "" || s.Device != "":
+	switch id := v.Status.HostID(node); {
+	case id == "" || !absent(v, node, own):
 		return NoLoss
-	case s.HostID != id:
+	case own.Status.HostID != id:
 		return OtherMachine
 	default:
 		return ReplicaGone

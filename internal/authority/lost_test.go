@@ -87,6 +87,28 @@ func TestACopyIsLostOnlyByProof(t *testing.T) {
 	if got := CopyLossOf(unnamed, "n2", own, Heard(unnamed, "n1", down, nil)); got != NoLoss {
 		t.Errorf("a copy whose machine is not on record is %q", got)
 	}
+	// The host was lost after it was chosen and before it had created anything.
+	standby := absent(func(s *escache.VolumeStatus) { s.State = escache.StateStandby })
+	mapped := absent(func(s *escache.VolumeStatus) { s.ClientAddress = "10.0.0.2:0/1" })
+	later := absent(func(s *escache.VolumeStatus) { s.Epoch = 8 })
+	for name, c := range map[string]struct {
+		lost, substitute string
+		own              Answer
+		want             CopyLoss
+	}{
+		"chosen, and lost since":       {"n2", "", own, ReplicaGone},
+		"chosen":                       {"n3", "n2", own, NoLoss},
+		"another copy is replaced":     {"n3", "", own, NoLoss},
+		"lost, and still silent":       {"n2", "", silent, NoLoss},
+		"lost, and it has a copy":      {"n2", "", standby, NoLoss},
+		"lost, and it still has a map": {"n2", "", mapped, NoLoss},
+		"lost, and of a later epoch":   {"n2", "", later, NoLoss},
+	} {
+		unnamed.Status.Repair = &v1alpha1.ReplicaRepair{Lost: c.lost, Substitute: c.substitute}
+		if got := CopyLossOf(unnamed, "n2", c.own, Heard(unnamed, "n1", down, nil)); got != c.want {
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
+		}
+	}
 }
 
 func TestAStandbyIsLostByWhatItsOwnHostSays(t *testing.T) {

@@ -28,6 +28,9 @@ func (s *state) turnsAway(h, to uint8) bool {
 	return true
 }
 
+// turnedAway reports whether one of two hosts turns the other away.
+func (s *state) turnedAway(a, b uint8) bool { return s.turnsAway(a, b) || s.turnsAway(b, a) }
+
 // What has to be done before a copy that does not know whether it is current is connected.
 const (
 	joinAtOnce uint8 = iota

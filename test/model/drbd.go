@@ -96,7 +96,7 @@ func (s *state) join(a, b uint8) {
 		}
 		return
 	}
-	if s.turnsAway(a, b) || s.turnsAway(b, a) {
+	if s.turnedAway(a, b) {
 		return
 	}
 	s.conn = s.conn.with(p)

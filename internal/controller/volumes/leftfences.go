@@ -128,7 +128,7 @@ func (s *Steps) unfenceLeft(ctx context.Context, group string, left v1alpha1.Lef
 		}
 	}
 	s.Log.InfoContext(ctx, "fence lifted", "volume", left.Volume, "node", left.Client.Node, "client", left.Client.Address,
-		"reason", "its map is gone, and so is the volume")
+		"reason", "its map and the volume are gone")
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		g, err := s.Group(ctx, group)
 		if err != nil {
