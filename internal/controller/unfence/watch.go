@@ -29,18 +29,22 @@ func (*Watch) NeedLeaderElection() bool { return true }
 
 // Start looks until the context ends.
 func (w *Watch) Start(ctx context.Context) error {
-	for ctx.Err() == nil {
-		w.look(ctx)
-		_ = pause.For(ctx, w.Every) // fails only if the context has ended
-	}
+	repeat(ctx, w.Every, w.Longest, w.Fences.KeepFenced, func(err error) {
+		w.Log.WarnContext(ctx, "not all fenced clients are known to be on Ceph's blocklist; trying again", "error", err)
+	})
 	return nil
 }
 
-func (w *Watch) look(ctx context.Context) {
-	bounded, cancel := context.WithTimeout(ctx, w.Longest)
-	defer cancel()
-	if err := w.Fences.KeepFenced(bounded); err != nil && ctx.Err() == nil {
-		w.Log.WarnContext(ctx, "not all fenced clients are known to be on Ceph's blocklist; trying again", "error", err)
+// repeat calls do until the context ends, with a pause after each call. It tells of failures, unless the context has ended.
+func repeat(ctx context.Context, every, longest time.Duration, do func(ctx context.Context) error, tell func(err error)) {
+	for ctx.Err() == nil {
+		bounded, cancel := context.WithTimeout(ctx, longest)
+		err := do(bounded)
+		cancel()
+		if err != nil && ctx.Err() == nil {
+			tell(err)
+		}
+		_ = pause.For(ctx, every) // fails only if the context has ended
 	}
 }
 
@@ -63,14 +67,8 @@ func (*Left) NeedLeaderElection() bool { return true }
 
 // Start tries until the context ends.
 func (l *Left) Start(ctx context.Context) error {
-	for ctx.Err() == nil {
-		bounded, cancel := context.WithTimeout(ctx, l.Longest)
-		err := l.Fences.UnfenceLeft(bounded)
-		cancel()
-		if err != nil && ctx.Err() == nil {
-			l.Log.DebugContext(ctx, "could not lift fences of volumes that are gone yet", "error", err)
-		}
-		_ = pause.For(ctx, l.Every) // fails only if the context has ended
-	}
+	repeat(ctx, l.Every, l.Longest, l.Fences.UnfenceLeft, func(err error) {
+		l.Log.DebugContext(ctx, "could not lift fences of volumes that are gone yet", "error", err)
+	})
 	return nil
 }
