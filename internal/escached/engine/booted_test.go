@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -26,14 +25,6 @@ func booted(t *testing.T) *world {
 	w.caches.Reboot()
 	w.maps, w.minors = nil, map[int]drbd.Status{}
 	return w
-}
-
-// watchBooted has the watch look at booted copies for a while.
-func watchBooted(t *testing.T, e *Engine, d time.Duration) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	defer cancel()
-	e.watcher.Booted(ctx)
 }
 
 // TestABootedCopyIsOnRecordBeforeAFrozenPeerGetsItsLink: DRBD 8.4 acknowledges the writes that are under way on
@@ -75,7 +66,7 @@ func TestABootedCopyIsOnRecordBeforeAFrozenPeerGetsItsLink(t *testing.T) {
 				if got, want := w.minors[100], bootedStatus(); got != want {
 					t.Fatalf("after the start it is %+v, not %+v", got, want)
 				}
-				watchBooted(t, e, 20*time.Second)
+				watchFor(t, 20*time.Second, e.watcher.Booted)
 				if links := w.minors[100].Connection != drbd.StandAlone; links != c.links {
 					t.Errorf("linked: %v: %q", links, w.steps)
 				}
@@ -103,7 +94,7 @@ func bootedStatus() drbd.Status {
 // TestABootedCopyIsLinkedAsSoonAsItMay, by the watch or by what csi-controller asks for.
 func TestABootedCopyIsLinkedAsSoonAsItMay(t *testing.T) {
 	for name, again := range map[string]func(t *testing.T, e *Engine){
-		"the watch":   func(t *testing.T, e *Engine) { t.Helper(); watchBooted(t, e, 10*time.Second) },
+		"the watch":   func(t *testing.T, e *Engine) { t.Helper(); watchFor(t, 10*time.Second, e.watcher.Booted) },
 		"put_replica": func(t *testing.T, e *Engine) { t.Helper(); mustPut(t, e, putReq) },
 	} {
 		synctest.Test(t, func(t *testing.T) {

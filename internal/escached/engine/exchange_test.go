@@ -29,11 +29,12 @@ func exchanging(t *testing.T, role string) (*world, *Engine) {
 	return w, e
 }
 
-func watchExchanges(t *testing.T, e *Engine, d time.Duration) {
+// watchFor has one of the watches look for a while.
+func watchFor(t *testing.T, d time.Duration, watch func(ctx context.Context)) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
-	e.watcher.Exchanges(ctx)
+	watch(ctx)
 }
 
 func TestALinkThatStopsInTheExchangeOfBitmapsIsMadeAnew(t *testing.T) {
@@ -41,11 +42,11 @@ func TestALinkThatStopsInTheExchangeOfBitmapsIsMadeAnew(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w, e := exchanging(t, role)
 			before := len(w.steps)
-			watchExchanges(t, e, 50*time.Second)
+			watchFor(t, 50*time.Second, e.watcher.Exchanges)
 			if len(w.steps) != before {
 				t.Fatalf("%s: after 50 s: %q", role, w.steps[before:])
 			}
-			watchExchanges(t, e, 70*time.Second)
+			watchFor(t, 70*time.Second, e.watcher.Exchanges)
 			want := []string{"disconnect", "connect"}
 			if role == drbd.Primary {
 				want = []string{"outdate-peer", "freeze false", "disconnect", "connect"}
@@ -65,7 +66,7 @@ func TestALinkIsNotMadeAnewIfThatFreezesIO(t *testing.T) {
 		w, e := exchanging(t, drbd.Primary)
 		w.outdatePeerErr = errors.New("connection refused")
 		before := len(w.steps)
-		watchExchanges(t, e, 10*time.Minute)
+		watchFor(t, 10*time.Minute, e.watcher.Exchanges)
 		if got := slices.Compact(w.steps[before:]); !slices.Equal(got, []string{"outdate-peer"}) {
 			t.Errorf("without the arbiter's consent: %q", got)
 		}
@@ -88,7 +89,7 @@ func TestAnExchangeThatGoesOnIsLeftAlone(t *testing.T) {
 			change(&st)
 			w.minors[100] = st
 			before := len(w.steps)
-			watchExchanges(t, e, 10*time.Minute)
+			watchFor(t, 10*time.Minute, e.watcher.Exchanges)
 			if len(w.steps) != before {
 				t.Errorf("%s: %q", name, w.steps[before:])
 			}
