@@ -2,15 +2,11 @@ package device
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/escache/escache-csi/internal/escached/cache/log/record"
-	"github.com/escache/escache-csi/internal/escached/cache/log/ring"
 )
 
 // stuck begins to write, and returns when the writer waits for Retry, or for the end of a hold. written gets how it ends.
@@ -185,21 +181,9 @@ func TestWriteBackSucceedsOnlyIfTheImageHasWhatWasAnswered(t *testing.T) {
 	var (
 		stop     atomic.Bool
 		others   sync.WaitGroup
-		answered [8]atomic.Uint64
+		answered numbers
 	)
-	for i := range answered {
-		others.Go(func() {
-			p := ring.AlignedBytes(record.BlockBytes)
-			for n := uint64(1); !stop.Load(); n++ {
-				binary.LittleEndian.PutUint64(p, n)
-				if err := d.Write(uint64(2*i), p); err != nil {
-					t.Error(err)
-					return
-				}
-				answered[i].Store(n)
-			}
-		})
-	}
+	answered.write(t, d, &stop, &others)
 	others.Go(func() {
 		for n := 0; !stop.Load(); n++ {
 			d.WriteThrough(n%3 == 0)
@@ -210,10 +194,7 @@ func TestWriteBackSucceedsOnlyIfTheImageHasWhatWasAnswered(t *testing.T) {
 	})
 	succeeded, refused := 0, 0
 	for begun := time.Now(); time.Since(begun) < 2*time.Second; {
-		var before [len(answered)]uint64
-		for i := range answered {
-			before[i] = answered[i].Load()
-		}
+		before := answered.now()
 		err := ends(t, begin(func() error { return d.WriteBack(t.Context()) }))
 		if errors.Is(err, ErrRefused) {
 			refused++
@@ -223,11 +204,7 @@ func TestWriteBackSucceedsOnlyIfTheImageHasWhatWasAnswered(t *testing.T) {
 		}
 		must(t, err)
 		succeeded++
-		for i, want := range before {
-			if got := origin.number(2 * i); got < want {
-				t.Fatalf("WriteBack succeeds, and block %d of the image has %d; %d was answered", 2*i, got, want)
-			}
-		}
+		origin.mustHave(t, before, "WriteBack succeeds")
 	}
 	stop.Store(true)
 	ended := begin(func() error { others.Wait(); return nil })

@@ -176,46 +176,65 @@ func TestNothingAnsweredIsSaidToBeClean(t *testing.T) {
 	var (
 		stop     atomic.Bool
 		writers  sync.WaitGroup
-		answered [8]atomic.Uint64
+		answered numbers
 	)
-	for i := range answered {
-		writers.Go(func() {
-			p := ring.AlignedBytes(record.BlockBytes)
-			for n := uint64(1); !stop.Load(); n++ {
-				binary.LittleEndian.PutUint64(p, n)
-				if err := d.Write(uint64(2*i), p); err != nil {
-					t.Error(err)
-					return
-				}
-				answered[i].Store(n)
-			}
-		})
-	}
+	answered.write(t, d, &stop, &writers)
 	clean, through := 0, false
 	for begun := time.Now(); time.Since(begun) < 2*time.Second; {
 		through = !through
 		d.WriteThrough(through)
 		for range 50 {
-			var before [len(answered)]uint64
-			for i := range answered {
-				before[i] = answered[i].Load()
-			}
+			before := answered.now()
 			if s := d.State(); s.Dirty > 0 || s.Bringing > 0 {
 				time.Sleep(100 * time.Microsecond)
 				continue
 			}
 			clean++
-			for i, want := range before {
-				if got := origin.number(2 * i); got < want {
-					t.Fatalf("clean, and block %d of the image has %d; %d was answered", 2*i, got, want)
-				}
-			}
+			origin.mustHave(t, before, "clean")
 		}
 	}
 	stop.Store(true)
 	writers.Wait()
 	if clean == 0 {
 		t.Error("it was never clean, although it wrote through")
+	}
+}
+
+// numbers are the last ones that writers had an answer to. Each writes to a block of its own.
+type numbers [8]atomic.Uint64
+
+// write starts the writers. They write one number after the other until stop is set.
+func (n *numbers) write(t *testing.T, d *Device, stop *atomic.Bool, writers *sync.WaitGroup) {
+	t.Helper()
+	for i := range n {
+		writers.Go(func() {
+			p := ring.AlignedBytes(record.BlockBytes)
+			for number := uint64(1); !stop.Load(); number++ {
+				binary.LittleEndian.PutUint64(p, number)
+				if err := d.Write(uint64(2*i), p); err != nil {
+					t.Error(err)
+					return
+				}
+				n[i].Store(number)
+			}
+		})
+	}
+}
+
+func (n *numbers) now() (now [len(numbers{})]uint64) {
+	for i := range n {
+		now[i] = n[i].Load()
+	}
+	return now
+}
+
+// mustHave fails the test if the image lacks what was answered before.
+func (i *image) mustHave(t *testing.T, before [len(numbers{})]uint64, when string) {
+	t.Helper()
+	for writer, want := range before {
+		if got := i.number(2 * writer); got < want {
+			t.Fatalf("%s, and block %d of the image has %d; %d was answered", when, 2*writer, got, want)
+		}
 	}
 }
 
