@@ -33,6 +33,7 @@ func Booted(st drbd.Status) bool {
 //
 // DRBD itself must not call the copy outdated: then it thaws such a Primary as after a short loss of the link, and
 // fills nothing. The copy would lack what its disk had only in volatile memory when the power was lost.
+// One that DRBD called outdated before the boot lacks nothing of that kind: the write of that mark flushed its disk.
 func (h *Host) Join(ctx context.Context, v volume.Volume) error {
 	st, up, err := h.Replica(v.Minor)
 	if err != nil || !up || !Booted(st) {
