@@ -5,8 +5,10 @@ package holds
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -21,13 +23,14 @@ import (
 type Records struct {
 	dir string
 	mu  sync.Mutex
-	// none is true while it is known that nothing is held, which is nearly always. It saves reading
-	// the directory.
-	none bool
+	// held has every hold that this process has made or read, by the volume's name.
+	held map[string]Record
+	// complete is true once every record has been read. Later only this process changes them.
+	complete bool
 }
 
 // New returns the records in a directory, which need not exist yet.
-func New(dir string) *Records { return &Records{dir: dir} }
+func New(dir string) *Records { return &Records{dir: dir, held: map[string]Record{}} }
 
 // Record is one hold.
 type Record struct {
@@ -49,44 +52,58 @@ func (h *Records) path(name string) string { return filepath.Join(h.dir, name) }
 func (h *Records) Get(name string) *Record {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.none {
-		return nil
+	h.readAll()
+	if r, ok := h.held[name]; ok {
+		return &r
 	}
-	r, err := h.read(name)
-	if err != nil {
-		return nil
-	}
-	return &r
+	return nil
 }
 
-func (h *Records) read(name string) (Record, error) {
-	var r Record
-	data, err := os.ReadFile(h.path(name))
-	if err == nil {
-		err = json.Unmarshal(data, &r)
+// readAll reads what an earlier process has recorded. What cannot be read now, for example because too many files are open, is
+// read next time. A record that is no JSON is none.
+func (h *Records) readAll() {
+	if h.complete {
+		return
 	}
-	return r, err
+	entries, err := os.ReadDir(h.dir)
+	complete := err == nil || os.IsNotExist(err)
+	for _, entry := range entries {
+		name := entry.Name()
+		if _, ok := h.held[name]; ok || !strings.HasPrefix(name, volume.NamePrefix) {
+			continue
+		}
+		var r Record
+		data, err := os.ReadFile(h.path(name))
+		switch {
+		case err != nil:
+			complete = complete && os.IsNotExist(err)
+		case json.Unmarshal(data, &r) == nil:
+			h.held[name] = r
+		}
+	}
+	h.complete = complete
 }
 
 // Put records a hold, or its new end.
 func (h *Records) Put(r Record) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.none = false
 	data, err := json.Marshal(r)
 	if err == nil {
 		err = os.MkdirAll(h.dir, 0o700)
 	}
-	tmp := h.path("." + volume.NameOf(r.VolumeRef))
+	name := volume.NameOf(r.VolumeRef)
+	tmp := h.path("." + name)
 	if err == nil {
 		err = os.WriteFile(tmp, data, 0o600)
 	}
 	if err == nil {
-		err = os.Rename(tmp, h.path(volume.NameOf(r.VolumeRef)))
+		err = os.Rename(tmp, h.path(name))
 	}
 	if err != nil {
 		return fmt.Errorf("record the hold: %w", err)
 	}
+	h.held[name] = r
 	return nil
 }
 
@@ -97,6 +114,7 @@ func (h *Records) Drop(name string) error {
 	if err := os.Remove(h.path(name)); err != nil && !os.IsNotExist(err) {
 		return fmt.Errorf("forget the hold: %w", err)
 	}
+	delete(h.held, name)
 	return nil
 }
 
@@ -104,16 +122,6 @@ func (h *Records) Drop(name string) error {
 func (h *Records) List() []Record {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.none {
-		return nil
-	}
-	entries, err := os.ReadDir(h.dir)
-	var out []Record
-	for _, entry := range entries {
-		if r, err := h.read(entry.Name()); err == nil && strings.HasPrefix(entry.Name(), volume.NamePrefix) {
-			out = append(out, r)
-		}
-	}
-	h.none = len(out) == 0 && (err == nil || os.IsNotExist(err))
-	return out
+	h.readAll()
+	return slices.Collect(maps.Values(h.held))
 }
