@@ -22,7 +22,7 @@ const publishTime = time.Minute
 
 func (s *Service) publish(ctx context.Context, r publishRequest) error {
 	if r.many {
-		return s.bind(ctx, r, func(ctx context.Context) (string, error) { return s.mapHere(ctx, r.volume, r.block) })
+		return s.publishReadOnly(ctx, r)
 	}
 	v, err := s.Kube.Volume(ctx, r.volume)
 	if err != nil {
