@@ -146,6 +146,10 @@ func (s *Service) publishSource(
 			return "", device, nil, fmt.Errorf("%w: volume %s is staged with %s, and %s is wanted",
 				ErrRefused, r.volume, at.FSType, r.fsType)
 		}
+		if at.ShutDown() {
+			return "", device, nil, fmt.Errorf("%w: the filesystem of volume %s has shut itself down after an error; "+
+				"it must be staged again", ErrRefused, r.volume)
+		}
 		if at.FilesystemReadOnly && !r.readOnly {
 			return "", device, nil, fmt.Errorf("%w: the filesystem of volume %s is read-only, and writing is wanted; "+
 				"it must be staged again", ErrRefused, r.volume)
