@@ -21,7 +21,7 @@ import (
 // is handed out as it is, and its image is mapped read-only.
 func (s *Service) stageReadOnly(ctx context.Context, r stageRequest) error {
 	device, err := s.mapHere(ctx, r.volume, r.block)
-	if problem := new(escache.Problem); errors.As(err, &problem) && problem.Code == escache.CodeDeviceOpen {
+	if answers(err, escache.CodeDeviceOpen) {
 		if err = s.unmountEarlier(ctx, r, err); err == nil {
 			device, err = s.mapHere(ctx, r.volume, r.block)
 		}
@@ -82,7 +82,7 @@ func (s *Service) mapHere(ctx context.Context, volume string, readOnly bool) (de
 		return "", fmt.Errorf("%w: volume %s is not attached to node %s", ErrRefused, volume, s.Node)
 	}
 	mapped, err := s.Cache.Map(ctx, escache.MapRequest{VolumeRef: s.refOf(v), ImageID: has.ImageID, ReadOnly: readOnly})
-	if problem := new(escache.Problem); errors.As(err, &problem) && problem.Code == escache.CodeUnknownPath {
+	if answers(err, escache.CodeUnknownPath) {
 		return "", fmt.Errorf("%w: escached on node %s is older than csi-node and maps no image without a cache: upgrade it",
 			ErrRefused, s.Node)
 	}
@@ -164,7 +164,7 @@ func (s *Service) unmapUnused(ctx context.Context, v *v1alpha1.ReadOnlyVolume, p
 		return fmt.Errorf("%w at %s", errInUse, path)
 	}
 	err = s.Cache.Unmap(ctx, s.refOf(v))
-	if problem := new(escache.Problem); errors.As(err, &problem) && problem.Code == escache.CodeUnknownPath {
+	if answers(err, escache.CodeUnknownPath) {
 		return nil // an older escached, which maps no such image either
 	}
 	return err

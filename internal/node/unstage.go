@@ -161,8 +161,7 @@ func (s *Service) disconnect(ctx context.Context, v *v1alpha1.CacheVolume, statu
 // mayLeaveDirty reports whether this host lacks the memory to write a volume back, and another one has all that is here.
 // Nothing is dropped here either, and the record goes on to say that the truth is in the caches.
 func (s *Service) mayLeaveDirty(v *v1alpha1.CacheVolume, connect error) bool {
-	problem := new(escache.Problem)
-	return errors.As(connect, &problem) && problem.Code == escache.CodeNoRoom &&
+	return answers(connect, escache.CodeNoRoom) &&
 		slices.ContainsFunc(authority.Current(v), func(node string) bool { return node != s.Node })
 }
 
@@ -191,8 +190,7 @@ func (s *Service) abandon(ctx context.Context, v *v1alpha1.CacheVolume, path str
 	// A mounted device stays for now, but all its I/O fails, so unmounting does not hang.
 	epoch := authority.GivenUpIn(v, status.Epoch)
 	err = s.Cache.Abandon(ctx, cachevolume.Ref(v), epoch)
-	problem := new(escache.Problem)
-	open := errors.As(err, &problem) && problem.Code == escache.CodeDeviceOpen
+	open := answers(err, escache.CodeDeviceOpen)
 	if err != nil && !open {
 		return fmt.Errorf("abandon the device of volume %s, which %q took over: %w", v.Name, v.Status.AttachedNode, err)
 	}
@@ -245,9 +243,7 @@ func (s *Service) flushAndStop(ctx context.Context, v *v1alpha1.CacheVolume, epo
 // was when the caller looked, not that on record: a record that was set back must not keep a pod from ending.
 func (s *Service) stop(ctx context.Context, v *v1alpha1.CacheVolume, epoch int64) error {
 	err := s.Cache.Stop(ctx, escache.StopRequest{VolumeRef: cachevolume.Ref(v), Epoch: epoch})
-	problem := new(escache.Problem)
-	gone := errors.As(err, &problem) && (problem.Code == escache.CodeNotFound || problem.Code == escache.CodeNotConnected)
-	if err != nil && !gone {
+	if err != nil && !answers(err, escache.CodeNotFound, escache.CodeNotConnected) {
 		return fmt.Errorf("stop volume %s: %w", v.Name, err)
 	}
 	crashpoint.Reach("node_unstage/stopped")
