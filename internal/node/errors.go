@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"google.golang.org/grpc/codes"
 
@@ -80,6 +81,12 @@ func Code(err error) codes.Code {
 		return codes.OK
 	}
 	return codes.Internal
+}
+
+// answers reports whether an error is an answer of escached with one of the codes.
+func answers(err error, codes ...escache.Code) bool {
+	problem := new(escache.Problem)
+	return errors.As(err, &problem) && slices.Contains(codes, problem.Code)
 }
 
 // IsFinal reports whether the kubelet, after this code from NodeStageVolume, takes the volume as

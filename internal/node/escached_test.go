@@ -21,6 +21,9 @@ func frozen(s *escache.VolumeStatus) { s.IOSuspended = true }
 
 func disconnected(s *escache.VolumeStatus) { s.Device, s.Role = "", escache.RoleSecondary }
 
+// promoted: escached was killed after it had made the replica Primary, and before there was a device.
+func promoted(s *escache.VolumeStatus) { s.Device, s.Role = "", escache.RolePrimary }
+
 func withDirty(bytes *int64) func(*escache.VolumeStatus) {
 	return func(s *escache.VolumeStatus) { s.DirtyBytes = bytes }
 }

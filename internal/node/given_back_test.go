@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -12,6 +13,7 @@ import (
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/command"
+	"github.com/escache/escache-csi/internal/node/blockdev"
 	"github.com/escache/escache-csi/internal/node/kube"
 	"github.com/escache/escache-csi/internal/node/mounts"
 )
@@ -174,5 +176,83 @@ func TestUnstageWritesBackThroughANewClient(t *testing.T) {
 	}
 	if s := h.status("v"); s.ClientAddress == fenced || s.Device != "" {
 		t.Errorf("client %q, device %q", s.ClientAddress, s.Device)
+	}
+}
+
+// readOnlyGivenBack is a host that Kubernetes has given up, and that has its read-only volume again. The volume is still mounted here, from
+// an image that is deleted and whose client is fenced. The host has another image since.
+func readOnlyGivenBack(t *testing.T) (h *host, staging string, old blockdev.Number) {
+	t.Helper()
+	h, staging = reading(), t.TempDir()
+	if _, err := h.service().NodeStageVolume(t.Context(), stageOf("r", staging, readerCapability())); err != nil {
+		t.Fatal(err)
+	}
+	h.readOnly["r"].Status.Copies[1].ImageID, h.did = "1d9", nil
+	return h, staging, mounts.At(h.table, staging).Device
+}
+
+// A kubelet that was restarted stages again, and any other one only publishes, whatever came of the first call.
+func TestAReadOnlyVolumeThatWasGivenBackIsMountedAnew(t *testing.T) {
+	for _, row := range []struct {
+		step   string
+		failed error // nil: csi-node is killed there
+	}{
+		{"none", nil},
+		{"unmount", mounts.ErrBusy},
+		{"unmount", nil},
+		{"probe", command.ErrTimeout},
+		{"mount", &command.ExitError{Command: "mount", Code: 32}},
+		{"mount", nil},
+	} {
+		for _, stages := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s: %v, stages=%v", row.step, row.failed, stages), func(t *testing.T) {
+				h, staging, old := readOnlyGivenBack(t)
+				target := filepath.Join(t.TempDir(), "target")
+				call := func() error {
+					_, err := h.service().NodePublishVolume(t.Context(), publishReadOnlyAt(staging, target, readerCapability()))
+					return err
+				}
+				if stages {
+					call = func() error {
+						_, err := h.service().NodeStageVolume(t.Context(), stageOf("r", staging, readerCapability()))
+						return err
+					}
+				}
+				h.failures[row.step] = row.failed
+				if row.failed == nil {
+					h.before[row.step] = func() { panic("killed") }
+				}
+				func() {
+					defer func() { _ = recover() }()
+					if err := call(); err == nil && row.step != "none" {
+						t.Error("the first call succeeds")
+					}
+				}()
+				delete(h.failures, row.step)
+				if err := call(); err != nil {
+					t.Fatal(err)
+				}
+				if mounts.At(h.table, staging) == nil || stages == (mounts.At(h.table, target) != nil) || len(mounts.Of(h.table, old)) > 0 {
+					t.Errorf("mounts %+v; %s is the old image", h.table, old)
+				}
+			})
+		}
+	}
+}
+
+// The pod would go on with the old image, and keep it mapped. The kubelet must try again.
+func TestAReadOnlyVolumeThatWasGivenBackStaysWhileAPodUsesIt(t *testing.T) {
+	h, staging, old := readOnlyGivenBack(t)
+	h.table = append(h.table, mounts.Entry{Path: "/pod", Device: old, FSType: "ext4", ReadOnly: true})
+	_, stage := h.service().NodeStageVolume(t.Context(), stageOf("r", staging, readerCapability()))
+	target := filepath.Join(t.TempDir(), "target")
+	_, publish := h.service().NodePublishVolume(t.Context(), publishReadOnlyAt(staging, target, readerCapability()))
+	for _, err := range []error{stage, publish} {
+		if err == nil || IsFinal(Code(err)) || !strings.Contains(err.Error(), "at /pod") {
+			t.Errorf("%s: %v", Code(err), err)
+		}
+	}
+	if len(h.table) != 2 || slices.Contains(h.did, "unmount") {
+		t.Errorf("mounts %+v, did %q", h.table, h.did)
 	}
 }

@@ -22,7 +22,7 @@ const publishTime = time.Minute
 
 func (s *Service) publish(ctx context.Context, r publishRequest) error {
 	if r.many {
-		return s.bind(ctx, r, func(ctx context.Context) (string, error) { return s.mapHere(ctx, r.volume, r.block) })
+		return s.publishReadOnly(ctx, r)
 	}
 	v, err := s.Kube.Volume(ctx, r.volume)
 	if err != nil {
@@ -145,6 +145,10 @@ func (s *Service) publishSource(
 		if at.FSType != r.fsType {
 			return "", device, nil, fmt.Errorf("%w: volume %s is staged with %s, and %s is wanted",
 				ErrRefused, r.volume, at.FSType, r.fsType)
+		}
+		if at.ShutDown() {
+			return "", device, nil, fmt.Errorf("%w: the filesystem of volume %s has shut itself down after an error; "+
+				"it must be staged again", ErrRefused, r.volume)
 		}
 		if at.FilesystemReadOnly && !r.readOnly {
 			return "", device, nil, fmt.Errorf("%w: the filesystem of volume %s is read-only, and writing is wanted; "+

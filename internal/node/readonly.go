@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -20,6 +21,11 @@ import (
 // is handed out as it is, and its image is mapped read-only.
 func (s *Service) stageReadOnly(ctx context.Context, r stageRequest) error {
 	device, err := s.mapHere(ctx, r.volume, r.block)
+	if answers(err, escache.CodeDeviceOpen) {
+		if err = s.unmountEarlier(ctx, r, err); err == nil {
+			device, err = s.mapHere(ctx, r.volume, r.block)
+		}
+	}
 	if err != nil {
 		return s.undoEarlierMap(ctx, r, err)
 	}
@@ -28,6 +34,41 @@ func (s *Service) stageReadOnly(ctx context.Context, r stageRequest) error {
 		return s.undoMap(ctx, r.volume, device, err)
 	}
 	return nil
+}
+
+// unmountEarlier unmounts the image that this node had before. Kubernetes had given the node up, so that image is deleted
+// and its client fenced, and this node has got another image since. escached unmaps the old one when nobody has it open.
+func (s *Service) unmountEarlier(ctx context.Context, r stageRequest, cause error) error {
+	table, err := s.Mounter.Table()
+	if err != nil {
+		return err
+	}
+	at := mounts.At(table, r.path)
+	if at == nil {
+		return cause
+	}
+	if users := otherPaths(mounts.Of(table, at.Device), r.path); len(users) > 0 {
+		return fmt.Errorf("%w; this node has got another image of it since, and pods still use the old one at %s; delete them, "+
+			"then it is staged again", cause, strings.Join(users, ", "))
+	}
+	s.Logger.WarnContext(ctx, "unmounting the old image of a read-only volume that this node has got again",
+		"volume", r.volume, "path", r.path)
+	return s.unmountAll(ctx, r.volume, r.path, table)
+}
+
+// publishReadOnly publishes a read-only volume. It stages a filesystem first, which does nothing if it is staged. This node may have
+// lost the volume and got it again with another image, and a kubelet that did not restart meanwhile only publishes.
+func (s *Service) publishReadOnly(ctx context.Context, r publishRequest) error {
+	if !r.block {
+		stage, err := parseStage(r.stage)
+		if err != nil {
+			return err
+		}
+		if err := s.stage(ctx, stage); err != nil {
+			return err
+		}
+	}
+	return s.bind(ctx, r, func(ctx context.Context) (string, error) { return s.mapHere(ctx, r.volume, r.block) })
 }
 
 // mapHere maps this node's image, unless it is mapped already, and returns the device.
@@ -41,7 +82,7 @@ func (s *Service) mapHere(ctx context.Context, volume string, readOnly bool) (de
 		return "", fmt.Errorf("%w: volume %s is not attached to node %s", ErrRefused, volume, s.Node)
 	}
 	mapped, err := s.Cache.Map(ctx, escache.MapRequest{VolumeRef: s.refOf(v), ImageID: has.ImageID, ReadOnly: readOnly})
-	if problem := new(escache.Problem); errors.As(err, &problem) && problem.Code == escache.CodeUnknownPath {
+	if answers(err, escache.CodeUnknownPath) {
 		return "", fmt.Errorf("%w: escached on node %s is older than csi-node and maps no image without a cache: upgrade it",
 			ErrRefused, s.Node)
 	}
@@ -123,7 +164,7 @@ func (s *Service) unmapUnused(ctx context.Context, v *v1alpha1.ReadOnlyVolume, p
 		return fmt.Errorf("%w at %s", errInUse, path)
 	}
 	err = s.Cache.Unmap(ctx, s.refOf(v))
-	if problem := new(escache.Problem); errors.As(err, &problem) && problem.Code == escache.CodeUnknownPath {
+	if answers(err, escache.CodeUnknownPath) {
 		return nil // an older escached, which maps no such image either
 	}
 	return err

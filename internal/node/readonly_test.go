@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -37,15 +38,18 @@ func (h *host) Map(ctx context.Context, r escache.MapRequest) (*escache.MapRespo
 	if err := h.step(what, r.Image); err != nil {
 		return nil, err
 	}
+	defer h.keepOpen(ctx)()
 	answer, err := h.escached.Map(ctx, r)
 	if err != nil {
 		return nil, err
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if _, there := h.plain[answer.Device]; !there {
-		h.plain[answer.Device] = blockdev.Number{Major: 251, Minor: uint32(len(h.plain))}
+	number := blockdev.Number{Major: 251}
+	if _, err := fmt.Sscanf(answer.Device, "/dev/rbd%d", &number.Minor); err != nil {
+		return nil, err
 	}
+	h.plain[answer.Device] = number
 	if _, known := h.contents[answer.Device]; !known {
 		h.contents[answer.Device] = formatted("ext4", "u-1")
 	}
@@ -56,16 +60,34 @@ func (h *host) Unmap(ctx context.Context, ref escache.VolumeRef) error {
 	if err := h.step("unmap", ref.Image); err != nil {
 		return err
 	}
+	defer h.keepOpen(ctx)()
+	err := h.escached.Unmap(ctx, escache.UnmapRequest{VolumeRef: ref})
+	if err == nil {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		clear(h.plain)
+	}
+	return err
+}
+
+// keepOpen keeps the mapped devices open that are mounted, as the kernel does, until the returned function is called.
+func (h *host) keepOpen(ctx context.Context) func() {
 	h.mu.Lock()
-	for _, n := range h.plain {
-		if len(mounts.Of(h.table, n)) > 0 {
-			h.mu.Unlock()
-			return &escache.Problem{Code: escache.CodeDeviceOpen, Detail: "mounted"}
+	defer h.mu.Unlock()
+	var opened []io.Closer
+	for device, n := range h.plain {
+		if len(mounts.Of(h.table, n)) == 0 {
+			continue
+		}
+		if o, err := h.escached.Open(ctx, device); err == nil {
+			opened = append(opened, o)
 		}
 	}
-	clear(h.plain)
-	h.mu.Unlock()
-	return h.escached.Unmap(ctx, escache.UnmapRequest{VolumeRef: ref})
+	return func() {
+		for _, o := range opened {
+			_ = o.Close()
+		}
+	}
 }
 
 func readerCapability(flags ...string) *csi.VolumeCapability {
@@ -111,6 +133,15 @@ func TestAReadOnlyVolumeIsMountedReadOnlyOnAMapThatCanReplayItsJournal(t *testin
 	if at := mounts.At(h.table, target); at == nil || !at.ReadOnly {
 		t.Errorf("published %+v", at)
 	}
+	h.did = nil
+	other := filepath.Join(t.TempDir(), "other pod")
+	if _, err := h.service().NodePublishVolume(t.Context(), publishReadOnlyAt(dir, other, readerCapability())); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"map", "bind"}; !slices.Equal(h.did, want) || len(h.table) != 3 {
+		t.Errorf("for another pod: did %q, want %q; mounts %+v", h.did, want, h.table)
+	}
+	h.take(other)
 	health, err := h.service().NodeGetVolumeHealth(t.Context(), &csi.NodeGetVolumeHealthRequest{VolumeId: "r"})
 	if err != nil || len(health.GetVolumeHealth().GetHealthStatuses()) > 0 {
 		t.Errorf("%v, %v", health, err)

@@ -25,7 +25,7 @@ import (
 )
 
 func (s *Service) stage(ctx context.Context, r stageRequest) error {
-	if err := checkDirectory("staging target path", r.path); err != nil {
+	if err := s.checkStaging(r.path); err != nil {
 		return err
 	}
 	if r.many {

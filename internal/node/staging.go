@@ -2,9 +2,11 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/google/uuid"
 
@@ -14,9 +16,22 @@ import (
 
 func newUUID() string { return uuid.NewString() }
 
+// checkStaging checks that the staging path is a directory. A filesystem that is shut down does not say that of its root.
+func (s *Service) checkStaging(path string) error {
+	err := checkDirectory("staging target path", path)
+	if !errors.Is(err, syscall.EIO) {
+		return err
+	}
+	table, failed := s.Mounter.Table()
+	if failed != nil || mounts.At(table, path) == nil {
+		return err
+	}
+	return nil
+}
+
 // prepareStaging checks what is mounted at the staging path. It returns true if the volume is
-// staged there as wanted. It removes the mount of a dead device, and one that an error has turned
-// read-only.
+// staged there as wanted. It removes the mount of a dead device, and one that the kernel has stopped
+// after an error.
 func (s *Service) prepareStaging(ctx context.Context, r stageRequest, device blockdev.Number) (staged bool, err error) {
 	table, err := s.Mounter.Table()
 	if err != nil {
@@ -36,8 +51,8 @@ func (s *Service) prepareStaging(ctx context.Context, r stageRequest, device blo
 	case at.FSType != r.fsType:
 		return false, fmt.Errorf("%w: volume %s is mounted at %s with %s, and %s is wanted",
 			ErrIncompatible, r.volume, r.path, at.FSType, r.fsType)
-	case at.FilesystemReadOnly && !r.readOnly:
-		return false, s.unmountReadOnly(ctx, r, table, device)
+	case at.FilesystemReadOnly && !r.readOnly, at.ShutDown():
+		return false, s.unmountStopped(ctx, r, table, device)
 	}
 	if difference := optionsDiffer(r.options, r.readOnly, *at); difference != "" {
 		return false, fmt.Errorf("%w: volume %s is mounted at %s %s", ErrIncompatible, r.volume, r.path, difference)
@@ -45,12 +60,12 @@ func (s *Service) prepareStaging(ctx context.Context, r stageRequest, device blo
 	return true, nil
 }
 
-// unmountReadOnly unmounts a filesystem that an error has turned read-only, so that it can be
+// unmountStopped unmounts a filesystem that the kernel has stopped after an error, so that it can be
 // mounted again. It refuses while a pod uses it.
-func (s *Service) unmountReadOnly(ctx context.Context, r stageRequest, table []mounts.Entry, device blockdev.Number) error {
+func (s *Service) unmountStopped(ctx context.Context, r stageRequest, table []mounts.Entry, device blockdev.Number) error {
 	if users := otherPaths(mounts.Of(table, device), r.path); len(users) > 0 {
-		return fmt.Errorf("%w: the filesystem of volume %s has turned read-only after an error, and pods still use it at %s; delete them, "+
-			"then it is mounted again", ErrRefused, r.volume, strings.Join(users, ", "))
+		return fmt.Errorf("%w: the kernel has stopped the filesystem of volume %s after an error, and pods still use it at %s; delete "+
+			"them, then it is mounted again", ErrRefused, r.volume, strings.Join(users, ", "))
 	}
 	return s.Mounter.Unmount(ctx, r.volume, r.path)
 }

@@ -94,16 +94,16 @@ func (s *Service) NodeGetVolumeHealth(ctx context.Context, r *csi.NodeGetVolumeH
 			add(f)
 		}
 	}
-	if s.turnedReadOnly(status.Device) {
+	if s.stopped(status.Device) {
 		add(health.Finding{Reason: health.FilesystemReadOnly, Severity: health.Inaccessible,
-			Message: "the filesystem was mounted writable and is read-only after an error; delete the pod, then it is mounted again"})
+			Message: "the kernel has stopped the filesystem after an error; delete the pod, then it is mounted again"})
 	}
 	return &csi.NodeGetVolumeHealthResponse{VolumeHealth: answer}, nil
 }
 
-// turnedReadOnly reports whether a device has a filesystem that was mounted writable and is now
-// read-only.
-func (s *Service) turnedReadOnly(device string) bool {
+// stopped reports whether a device has a filesystem that the kernel has stopped after an error: ext4 that was mounted
+// writable and is now read-only, or xfs that is shut down.
+func (s *Service) stopped(device string) bool {
 	number, err := s.Devices.Number(device)
 	if err != nil {
 		return false
@@ -113,7 +113,7 @@ func (s *Service) turnedReadOnly(device string) bool {
 		return false
 	}
 	for _, e := range mounts.Of(table, number) {
-		if e.TurnedReadOnly {
+		if e.TurnedReadOnly || e.ShutDown() {
 			return true
 		}
 	}

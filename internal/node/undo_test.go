@@ -208,11 +208,11 @@ func TestARepeatedStageIsNotFinalWhileADevConnectRuns(t *testing.T) {
 	}
 }
 
-// escached was killed while it connected the volume. It demotes the replica and unmaps the image if it is asked to stop.
+// escached demotes the replica and unmaps the image if it is asked to stop.
 func TestARepeatedStageThatFailsStopsWhatIsHalfConnected(t *testing.T) {
 	h, again := halfStaged(t)
 	outdatedHere(h)
-	h.change("v", func(s *escache.VolumeStatus) { s.Device, s.Role = "", escache.RolePrimary })
+	h.change("v", promoted)
 	if err := again(); Code(err) != codes.FailedPrecondition || !slices.Contains(h.did, "stop") {
 		t.Errorf("%v; did %q", err, h.did)
 	}

@@ -124,19 +124,19 @@ func (s *Service) unmountAll(ctx context.Context, volume, path string, table []m
 	return nil
 }
 
-// disconnect flushes the cache and stops the device. If there is no device, as after a reboot, but
-// this node's cache may hold data that is not in Ceph, it connects the device once more to flush
-// it. So it does if the device's Ceph client is fenced: the volume was taken from this node by force
+// disconnect flushes the cache and stops the device. If there is no device, as after a reboot or on a
+// replica that is only Primary, but this node's cache may hold data that is not in Ceph, it connects the device once
+// more to flush it. So it does if the device's Ceph client is fenced: the volume was taken from this node by force
 // and given back. Without a cache there is nothing to flush. A host without memory for that leaves it to another one.
 //
 // It always asks escached to stop, even if there is no device: perhaps a call of an earlier csi-node
 // still connects the volume. Then escached is busy with that, and the next try stops the device.
 func (s *Service) disconnect(ctx context.Context, v *v1alpha1.CacheVolume, status escache.VolumeStatus) error {
-	epoch := status.Epoch
-	if status.Uncached || !health.IsConnected(status) && !mustWriteBack(v, s.Node, status) {
+	epoch, connected := status.Epoch, deviceOf(&status) != ""
+	if status.Uncached || !connected && !mustWriteBack(v, s.Node, status) {
 		return s.stop(ctx, v, epoch)
 	}
-	if !health.IsConnected(status) || authority.IsFenced(v, status.ClientAddress) {
+	if !connected || authority.IsFenced(v, status.ClientAddress) {
 		v, err := s.askForComparison(ctx, v, func(ctx context.Context) (*v1alpha1.CacheVolume, error) {
 			return s.sameAttachment(ctx, v)
 		})
@@ -144,7 +144,7 @@ func (s *Service) disconnect(ctx context.Context, v *v1alpha1.CacheVolume, statu
 			return err
 		}
 		_, err = s.Cache.DevConnect(ctx, cachevolume.ConnectRequest(v))
-		if !health.IsConnected(status) && s.mayLeaveDirty(v, err) {
+		if !connected && s.mayLeaveDirty(v, err) {
 			s.Logger.WarnContext(ctx, "unstaging a volume that is not written back: another host has all that is here", "volume", v.Name,
 				"error", err)
 			return s.stop(ctx, v, epoch)
@@ -161,8 +161,7 @@ func (s *Service) disconnect(ctx context.Context, v *v1alpha1.CacheVolume, statu
 // mayLeaveDirty reports whether this host lacks the memory to write a volume back, and another one has all that is here.
 // Nothing is dropped here either, and the record goes on to say that the truth is in the caches.
 func (s *Service) mayLeaveDirty(v *v1alpha1.CacheVolume, connect error) bool {
-	problem := new(escache.Problem)
-	return errors.As(connect, &problem) && problem.Code == escache.CodeNoRoom &&
+	return answers(connect, escache.CodeNoRoom) &&
 		slices.ContainsFunc(authority.Current(v), func(node string) bool { return node != s.Node })
 }
 
@@ -191,8 +190,7 @@ func (s *Service) abandon(ctx context.Context, v *v1alpha1.CacheVolume, path str
 	// A mounted device stays for now, but all its I/O fails, so unmounting does not hang.
 	epoch := authority.GivenUpIn(v, status.Epoch)
 	err = s.Cache.Abandon(ctx, cachevolume.Ref(v), epoch)
-	problem := new(escache.Problem)
-	open := errors.As(err, &problem) && problem.Code == escache.CodeDeviceOpen
+	open := answers(err, escache.CodeDeviceOpen)
 	if err != nil && !open {
 		return fmt.Errorf("abandon the device of volume %s, which %q took over: %w", v.Name, v.Status.AttachedNode, err)
 	}
@@ -229,10 +227,7 @@ func (s *Service) flushAndStop(ctx context.Context, v *v1alpha1.CacheVolume, epo
 	flushed, err := s.Cache.Flush(ctx, escache.FlushRequest{
 		VolumeRef: cachevolume.Ref(v), Epoch: epoch, TimeoutSeconds: max(int(flushTime/time.Second), 1),
 	})
-	if problem := new(escache.Problem); errors.As(err, &problem) && problem.Code == escache.CodeNotConnected {
-		return nil
-	}
-	if err != nil {
+	if err != nil { // also if the device is gone since: the next try finds out what is dirty
 		return fmt.Errorf("flush volume %s: %w", v.Name, err)
 	}
 	if !flushed.Clean {
@@ -248,9 +243,7 @@ func (s *Service) flushAndStop(ctx context.Context, v *v1alpha1.CacheVolume, epo
 // was when the caller looked, not that on record: a record that was set back must not keep a pod from ending.
 func (s *Service) stop(ctx context.Context, v *v1alpha1.CacheVolume, epoch int64) error {
 	err := s.Cache.Stop(ctx, escache.StopRequest{VolumeRef: cachevolume.Ref(v), Epoch: epoch})
-	problem := new(escache.Problem)
-	gone := errors.As(err, &problem) && (problem.Code == escache.CodeNotFound || problem.Code == escache.CodeNotConnected)
-	if err != nil && !gone {
+	if err != nil && !answers(err, escache.CodeNotFound, escache.CodeNotConnected) {
 		return fmt.Errorf("stop volume %s: %w", v.Name, err)
 	}
 	crashpoint.Reach("node_unstage/stopped")

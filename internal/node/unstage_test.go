@@ -119,6 +119,14 @@ func TestUnstageWritesBackWhatAStandbyReplicaHolds(t *testing.T) {
 			h.change("v", withDirty(&dirty))
 			h.volumes["v"].Status.AttachedNode = "n2"
 		}, false},
+		{"dirty, and Primary without a device", func(h *host) {
+			h.change("v", withDirty(&dirty))
+			h.change("v", promoted)
+		}, true},
+		{"clean, and Primary without a device", func(h *host) {
+			h.change("v", withDirty(&zero))
+			h.change("v", promoted)
+		}, false},
 	}
 	for _, row := range rows {
 		t.Run(row.name, func(t *testing.T) {
@@ -128,10 +136,25 @@ func TestUnstageWritesBackWhatAStandbyReplicaHolds(t *testing.T) {
 			if _, err := h.service().NodeUnstageVolume(t.Context(), unstageOf(t.TempDir())); err != nil {
 				t.Fatal(err)
 			}
-			if did := slices.Contains(h.did, "connect") && slices.Contains(h.did, "flush") && slices.Contains(h.did, "stop"); did != row.reconnect {
+			if did := slices.Contains(h.did, "connect") && slices.Contains(h.did, "flush"); did != row.reconnect || !slices.Contains(h.did, "stop") {
 				t.Errorf("did %q", h.did)
 			}
 		})
+	}
+}
+
+// Whoever has removed the device did not say that it was clean.
+func TestUnstageDoesNotSucceedIfTheDeviceGoesBeforeItIsFlushed(t *testing.T) {
+	h, dir := staged(t)
+	dirty := int64(8192)
+	h.change("v", withDirty(&dirty))
+	h.before["flush"] = func() { h.change("v", disconnected) }
+	if _, err := h.service().NodeUnstageVolume(t.Context(), unstageOf(dir)); err == nil {
+		t.Errorf("did %q, %d bytes are dirty", h.did, *h.status("v").DirtyBytes)
+	}
+	h.did = nil
+	if _, err := h.service().NodeUnstageVolume(t.Context(), unstageOf(dir)); err != nil || *h.status("v").DirtyBytes > 0 {
+		t.Errorf("%v; did %q, %d bytes are dirty", err, h.did, *h.status("v").DirtyBytes)
 	}
 }
 
@@ -145,6 +168,7 @@ func TestUnstageLeavesToTheOtherHostWhatItHasNoMemoryFor(t *testing.T) {
 		code    codes.Code
 	}{
 		{"the other copy is current", noRoom, func(*host) {}, codes.OK},
+		{"the other copy is current, and this one is Primary", noRoom, func(h *host) { h.change("v", promoted) }, codes.OK},
 		{"the other copy is outdated", noRoom, func(h *host) { h.volumes["v"].Status.Outdated = []string{"n2"} }, codes.ResourceExhausted},
 		{"escached still connects it", noRoom, func(h *host) { h.failures["stop"] = &escache.Problem{Code: escache.CodeBusy} }, codes.Aborted},
 		{"something else is wrong", &escache.Problem{Code: escache.CodeCephUnavailable}, func(*host) {}, codes.Unavailable},

@@ -10,9 +10,11 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
 	mount "k8s.io/mount-utils"
 
 	"github.com/escache/escache-csi/internal/command"
+	"github.com/escache/escache-csi/internal/fstype"
 	"github.com/escache/escache-csi/internal/node/blockdev"
 )
 
@@ -36,6 +38,16 @@ type Entry struct {
 	TurnedReadOnly bool
 	// Options are the options of the mount and of the filesystem.
 	Options []string
+}
+
+// ShutDown reports whether the filesystem is an xfs that has shut itself down after an error. The mount table does not say so, but the
+// kernel refuses any look at its root with an I/O error. It has the root in memory, so ShutDown waits for no device.
+func (e Entry) ShutDown() bool {
+	if e.FSType != fstype.XFS {
+		return false
+	}
+	var root unix.Stat_t
+	return errors.Is(unix.Lstat(e.Path, &root), unix.EIO)
 }
 
 // Table returns the mounts of this mount namespace, in the order in which they were made. It reads
