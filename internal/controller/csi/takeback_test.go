@@ -172,6 +172,11 @@ func TestWhatMayHaveDataIsNotTakenBack(t *testing.T) {
 			csitest.Must(w.T, w.Clone("b", "a"))
 			w.BeforeItWasMade("b")
 		}, codes.AlreadyExists, []string{"pool is rbd"}},
+		"an image that was adopted before the record was lost": {func(w *world) {
+			begun(w)
+			w.Images.Sizes[image] = csitest.GiB
+			w.Images.Notes[image] = volumes.Note{Volume: "b", Complete: true, Spec: v1alpha1.CacheVolumeSpec{Adoption: &v1alpha1.Adoption{}}}
+		}, codes.AlreadyExists, []string{"pool is rbd"}},
 		"an image that does not say whose it is": {func(w *world) {
 			begun(w)
 			w.Images.Sizes[image] = csitest.GiB
