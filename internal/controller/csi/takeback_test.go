@@ -17,6 +17,7 @@ import (
 
 var (
 	errNoMonitor = fmt.Errorf("the monitors are gone: %w", volumes.ErrUnavailable)
+	errFull      = fmt.Errorf("the pool is full: %w", volumes.ErrNoRoom)
 	errIO        = errors.New("failure of Ceph: input/output error")
 )
 
@@ -63,6 +64,8 @@ func TestACallThatEndsForGoodLeavesNothing(t *testing.T) {
 	}{
 		"the first one, by an I/O error":    {nil, errIO, codes.Internal},
 		"a repeated one, by an I/O error":   {errNoMonitor, errIO, codes.Internal},
+		"the first one, by a full pool":     {nil, errFull, codes.ResourceExhausted},
+		"a repeated one, by a full pool":    {errNoMonitor, errFull, codes.ResourceExhausted},
 		"a repeated one, by a wrong layout": {errNoMonitor, fmt.Errorf("16 parents: %w", volumes.ErrInvalid), codes.InvalidArgument},
 		"a repeated one, by a key that may not make it": {errNoMonitor, fmt.Errorf("the key: %w", volumes.ErrRefused),
 			codes.FailedPrecondition},
@@ -139,6 +142,40 @@ func TestACorrectedStorageClass(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAnotherGroupAfterAFullPool: with WaitForFirstConsumer external-provisioner has the pod scheduled again, and the
+// scheduler may choose another group.
+func TestAnotherGroupAfterAFullPool(t *testing.T) {
+	w := newWorld(t, "n4", "n5", "n6")
+	group := &v1alpha1.NodeGroup{}
+	group.Name, group.Spec.Nodes = "g2", []string{"n4", "n5", "n6"}
+	csitest.Must(t, w.API.Create(t.Context(), group))
+	w.PollBoth()
+	in := func(group string) *csi.CreateVolumeRequest {
+		r := csitest.CreateRequest("b")
+		topology := []*csi.Topology{{Segments: map[string]string{v1alpha1.TopologyKey: group}}}
+		r.AccessibilityRequirements = &csi.TopologyRequirement{Requisite: topology, Preferred: topology}
+		return r
+	}
+	csitest.Wants(t, w.without(errFull, in("g1")), codes.ResourceExhausted)
+	_, err := w.Service.CreateVolume(t.Context(), in("g2"))
+	csitest.Must(t, err)
+	if g := w.Volume("b").Spec.Group; g != "g2" {
+		t.Errorf("it is in %s", g)
+	}
+}
+
+// TestASourceWithTooManySnapshotsLeavesNothing of its clone.
+func TestASourceWithTooManySnapshotsLeavesNothing(t *testing.T) {
+	w := newWorld(t)
+	request := w.requests()["of another volume"]
+	w.Images.Refusing = func(context.Context, volumes.SnapshotRef) error {
+		return fmt.Errorf("500 snapshots: %w", volumes.ErrNoRoom)
+	}
+	_, err := w.Service.CreateVolume(t.Context(), request)
+	csitest.Wants(t, err, codes.ResourceExhausted, "500 snapshots")
+	w.nothingLeft()
 }
 
 // TestWhatMayHaveDataIsNotTakenBack, whoever asks for another volume of that name.
