@@ -95,12 +95,11 @@ func notTakenBack(cause, left error) error {
 	return fmt.Errorf("%w: %s; and what was begun could not be taken back: %s", volumes.ErrUnavailable, cause.Error(), left.Error())
 }
 
-// isFinal reports whether external-provisioner gives a volume up after this failure of CreateVolume. See
-// checkError in its pkg/controller/controller.go (v6.3.0).
+// isFinal reports whether external-provisioner gives a volume up after this failure of CreateVolume, or, if
+// there was no room, has its pod scheduled again, perhaps to another group. See checkError in its
+// pkg/controller/controller.go (v6.3.0).
 func isFinal(err error) bool {
-	repeated := []codes.Code{
-		codes.OK, codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.Aborted, codes.ResourceExhausted,
-	}
+	repeated := []codes.Code{codes.OK, codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.Aborted}
 	return !slices.Contains(repeated, volumes.Code(err))
 }
 
