@@ -61,7 +61,7 @@ func (s *service) cloneVolume(ctx context.Context, v *v1alpha1.CacheVolume, isNe
 		return err
 	}
 	if left := s.undoClone(ctx, v, from, isNew); left != nil {
-		return fmt.Errorf("%w: %s; and what was begun could not be taken back: %s", volumes.ErrUnavailable, err.Error(), left.Error())
+		return notTakenBack(err, left)
 	}
 	if !isNew {
 		return s.undo(ctx, v, err)

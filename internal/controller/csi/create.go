@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc/codes"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,7 +21,17 @@ import (
 	"github.com/escache/escache-csi/internal/crashpoint"
 )
 
-// create writes the record, then makes the image, then records that the image exists. It asks no
+// create makes a volume, or finds the one that an earlier call has made. If it fails for good, it leaves
+// nothing.
+func (s *service) create(ctx context.Context, r requests.Create) (*csi.CreateVolumeResponse, error) {
+	response, err := s.makeVolume(ctx, r)
+	if err != nil {
+		return nil, s.takeBack(ctx, r.ID, err)
+	}
+	return response, nil
+}
+
+// makeVolume writes the record, then makes the image, then records that the image exists. It asks no
 // node: creation costs two API writes and one image, and works while a host is down.
 //
 // One write after the image would not be safe. An image without a record is then either half of this
@@ -33,7 +42,7 @@ import (
 // open whether the image is there, so that every repeated call would have to ask Ceph.
 //
 // https://github.com/container-storage-interface/spec/blob/v1.13.0/spec.md#createvolume
-func (s *service) create(ctx context.Context, r requests.Create) (*csi.CreateVolumeResponse, error) {
+func (s *service) makeVolume(ctx context.Context, r requests.Create) (*csi.CreateVolumeResponse, error) {
 	if r.UncachedFallback && !s.uncachedFallback {
 		return nil, fmt.Errorf("uncachedFallback is off in this cluster: set controller.recovery.uncachedFallback in the chart's values, "+
 			"or leave the parameter out: %w", volumes.ErrInvalid)
@@ -282,22 +291,6 @@ func unknown(err error) error {
 	return err
 }
 
-// undo removes the record if no repeated call can make the image. external-provisioner gives such a
-// volume up without a DeleteVolume, and the record would stay for ever. If repeating may help, the
-// repeated call needs the record.
-func (s *service) undo(ctx context.Context, v *v1alpha1.CacheVolume, cause error) error {
-	if !isFinal(cause) {
-		return cause
-	}
-	if err := s.MarkDeleted(ctx, v); err != nil {
-		return fmt.Errorf("%w; its record stays: %w", cause, err)
-	}
-	if err := s.RemoveRecord(ctx, v); err != nil {
-		return fmt.Errorf("%w; its record stays: %w", cause, err)
-	}
-	return cause
-}
-
 func (s *service) markReady(ctx context.Context, v *v1alpha1.CacheVolume) error {
 	v.Status.Phase = v1alpha1.VolumeReady
 	v.Status.Authority = v1alpha1.AuthorityCeph
@@ -314,14 +307,4 @@ func (s *service) markReady(ctx context.Context, v *v1alpha1.CacheVolume) error 
 func kubernetesAnswered(err error) bool {
 	return apierrors.ReasonForError(err) != metav1.StatusReasonUnknown && !apierrors.IsTimeout(err) && !apierrors.IsServerTimeout(err) &&
 		!apierrors.IsInternalError(err) && !apierrors.IsUnexpectedServerError(err)
-}
-
-// isFinal reports whether the same call can never succeed, so that what it began may be undone.
-func isFinal(err error) bool {
-	switch volumes.Code(err) { //nolint:exhaustive // the rest may pass
-	case codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition, codes.AlreadyExists, codes.OutOfRange:
-		return true
-	default:
-		return false
-	}
 }

@@ -53,22 +53,23 @@ func TestARepeatedCreateKeepsWhatWasUsed(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		since func(t *testing.T, w *world)
+		code  codes.Code
 		words []string
 	}{
-		"and says so": {used, []string{"epoch 1", "the record says 0"}},
+		"and says so": {used, codes.FailedPrecondition, []string{"epoch 1", "the record says 0"}},
 		"and only its hosts say so": {func(t *testing.T, w *world) {
 			t.Helper()
 			used(t, w)
 			w.Images.Notes[csitest.ImageNamed("b")] = volumes.Note{} // an older version noted nothing
-		}, []string{"epoch 1", "the record says 0"}},
+		}, codes.FailedPrecondition, []string{"epoch 1", "the record says 0"}},
 		"and its source is gone": {func(t *testing.T, w *world) {
 			t.Helper()
 			used(t, w)
 			csitest.Must(t, w.withoutSource())
-		}, []string{"epoch 1", "the record says 0"}},
+		}, codes.FailedPrecondition, []string{"epoch 1", "the record says 0"}},
 		"and a later version of the driver says something": {func(_ *testing.T, w *world) {
 			w.Images.Notes[csitest.ImageNamed("b")] = volumes.Note{Later: true}
-		}, []string{"a later version"}},
+		}, codes.Unavailable, []string{"a later version"}},
 	} {
 		for kind, create := range copies {
 			t.Run(kind+", "+name, func(t *testing.T) {
@@ -81,7 +82,7 @@ func TestARepeatedCreateKeepsWhatWasUsed(t *testing.T) {
 				made := w.Images.Made
 				for range 2 {
 					_, err = w.Service.CreateVolume(t.Context(), request)
-					csitest.Wants(t, err, codes.FailedPrecondition, tc.words...)
+					csitest.Wants(t, err, tc.code, tc.words...)
 				}
 				if _, there := w.Images.Sizes[csitest.ImageNamed("b")]; !there || w.Images.Made != made {
 					t.Error("the image was thrown away")
@@ -134,7 +135,7 @@ func TestARepeatedCreateKeepsAnImageThatSaysNothing(t *testing.T) {
 			made := w.Images.Made
 			w.Images.Reading = fmt.Errorf("its note cannot be read: %w", volumes.ErrRefused)
 			_, err = w.Service.CreateVolume(t.Context(), request)
-			csitest.Wants(t, err, codes.FailedPrecondition, "cannot be read")
+			csitest.Wants(t, err, codes.Unavailable, "cannot be read")
 			if _, there := w.Images.Sizes[csitest.ImageNamed("b")]; !there || w.Images.Made != made || w.Gone("b") {
 				t.Error("the image or its record was thrown away")
 			}
