@@ -26,6 +26,7 @@ type use struct {
 	snapshots []librbd.SnapInfo // the hidden ones included
 	holder    string            // the address of the client that has the exclusive lock; empty: nobody
 	client    uint64            // its number
+	dataPool  int64             // the number of the pool that has its data
 }
 
 func (u use) header() string { return headerOf(u.id) }
@@ -64,6 +65,9 @@ func readUse(image *librbd.Image) (use, error) {
 		return out, err
 	}
 	if out.id, err = image.GetId(); err != nil {
+		return out, err
+	}
+	if out.dataPool, err = image.GetDataPoolID(); err != nil {
 		return out, err
 	}
 	snapshots, err := image.GetSnapshotNames()

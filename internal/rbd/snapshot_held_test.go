@@ -192,6 +192,22 @@ func inSnapshot(t *testing.T, c *Cluster, ref SnapshotRef, at int64) []byte {
 	return data
 }
 
+// The build that took numbers of attached volumes' snapshots from the pool of the metadata may have left one that the data pool never gave.
+func TestASnapshotWithANumberThatItsPoolNeverGaveIsRemoved(t *testing.T) {
+	c, pool, ctx := open(t, ceph, Options{}), newPool(t), t.Context()
+	s := spec(pool, "a")
+	s.DataPool = newPool(t)
+	must(t, c.CreateImage(ctx, s))
+	id, err := c.ImageID(ctx, s.ImageRef)
+	must(t, err)
+	inPool(t, c, pool, func(io *rados.IOContext) error { return addHeaderSnapshot(io, headerOf(id), "s", 1<<20) })
+	defer useImage(t, s.ImageRef, true)()
+	must(t, c.RemoveSnapshot(ctx, SnapshotRef{ImageRef: s.ImageRef, Snapshot: "s"}))
+	if all, err := c.ListSnapshots(ctx, s.ImageRef); err != nil || len(all) != 0 {
+		t.Errorf("there is %+v, %v", all, err)
+	}
+}
+
 func TestASnapshotThatTheLocksHolderDoesNotHearOfIsNone(t *testing.T) {
 	c, pool, ctx := open(t, ceph, Options{}), newPool(t), t.Context()
 	s := spec(pool, "a")
