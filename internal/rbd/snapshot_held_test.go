@@ -192,6 +192,43 @@ func inSnapshot(t *testing.T, c *Cluster, ref SnapshotRef, at int64) []byte {
 	return data
 }
 
+func TestARemovalThatDidNotGetToTheNumberIsFinishedByTheNext(t *testing.T) {
+	c, pool, ctx := open(t, ceph, Options{}), newPool(t), t.Context()
+	s := spec(pool, "a")
+	must(t, c.CreateImage(ctx, s))
+	image, stop := openedImage(t, s.ImageRef, true)
+	defer stop()
+	ref := SnapshotRef{ImageRef: s.ImageRef, Snapshot: "s"}
+	write := func() {
+		t.Helper()
+		_, err := image.WriteAt(bytes.Repeat([]byte("x"), 4096), 1<<20)
+		must(t, err)
+		must(t, image.Flush())
+	}
+	write()
+	_, err := c.CreateSnapshot(ctx, ref)
+	must(t, err)
+	write()
+	waitForKept(t, c, pool, 1)
+
+	// The monitors let this user give no numbers back, as little as those that cannot be reached.
+	ring := ceph.User(t, "client.no-numbers", map[string]string{"mon": "allow r", "osd": "allow rwx tag rbd *=*"})
+	interrupted := open(t, ceph, Options{Dir: configDir(t, ceph.Conf(), ring)})
+	if err := interrupted.RemoveSnapshot(ctx, ref); !errors.Is(err, ErrPermission) {
+		t.Fatalf("removed by one who may not: %v", err)
+	}
+	if n := hidden(t, c, s.ImageRef); n != 1 {
+		t.Errorf("%d snapshots are hidden after half a removal", n)
+	}
+	if err := c.RemoveSnapshot(ctx, ref); !errors.Is(err, ErrNotFound) {
+		t.Errorf("the repeated removal: %v", err)
+	}
+	if n := hidden(t, c, s.ImageRef); n != 0 {
+		t.Errorf("%d snapshots are hidden after the repeated removal", n)
+	}
+	waitForKept(t, c, pool, 0)
+}
+
 // The build that took numbers of attached volumes' snapshots from the pool of the metadata may have left one that the data pool never gave.
 func TestASnapshotWithANumberThatItsPoolNeverGaveIsRemoved(t *testing.T) {
 	c, pool, ctx := open(t, ceph, Options{}), newPool(t), t.Context()
