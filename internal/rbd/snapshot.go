@@ -98,12 +98,15 @@ func (c *Cluster) mayAdd(io *rados.IOContext, snapshot string) func(use) error {
 }
 
 // mayRemove looks for the snapshot first: a caller that was not allowed to take one has nothing to remove, and must learn that.
+// A missing one may be hidden since an interrupted removal.
 func (c *Cluster) mayRemove(io *rados.IOContext, snapshot string) func(use) error {
 	return func(at use) error {
-		if !at.has(snapshot) {
+		refused := c.refuseForeign(io, at.id)
+		unfinished := refused == nil && at.holder != "" && at.features&ObjectMap == 0 && len(at.snapshots) > 0
+		if !at.has(snapshot) && !unfinished {
 			return ErrNotFound
 		}
-		return c.refuseForeign(io, at.id)
+		return refused
 	}
 }
 
@@ -164,36 +167,43 @@ func addSnapshot(io, data *rados.IOContext, at use, name string) error {
 }
 
 // removeSnapshot removes a snapshot under the lock of a node, or hides it for its clones; hidden
-// ones whose clones are gone go along. A node that has not taken note yet writes as if there were a
-// snapshot, which costs Ceph some room for a while and nothing else.
+// ones whose clones are gone go along, also if the snapshot itself is not there. A node that has not
+// taken note yet writes as if there were a snapshot, which costs Ceph some room for a while and nothing else.
 func removeSnapshot(io, data *rados.IOContext, at use, ref SnapshotRef) error {
-	s, err := findSnapshot(io, ref)
-	if err != nil {
-		return err
+	s, missing := findSnapshot(io, ref)
+	if missing != nil && !errors.Is(missing, ErrNotFound) {
+		return missing
 	}
-	if err = dropSnapshot(io, data, at, s.ID); errno(err) == syscall.EBUSY {
-		err = hideHeaderSnapshot(io, at.header(), s.ID)
-	}
-	if err != nil {
-		return err
+	if missing == nil {
+		if err := dropSnapshot(io, data, at, s.ID); err != nil {
+			return err
+		}
 	}
 	hidden, err := withImage(io, ref.Name, readOnly, hiddenSnapshots)
 	for _, s := range hidden {
-		if dropped := dropSnapshot(io, data, at, s.ID); errno(dropped) != syscall.EBUSY {
-			err = errors.Join(err, dropped)
-		}
+		err = errors.Join(err, dropSnapshot(io, data, at, s.ID))
 	}
 	_, notified := notifyWatchers(io, at.header())
-	return errors.Join(err, notified)
-}
-
-// dropSnapshot removes a snapshot and what the OSDs have kept for it; an error with EBUSY if it has
-// clones.
-func dropSnapshot(io, data *rados.IOContext, at use, id uint64) error {
-	if err := removeHeaderSnapshot(io, at.header(), id); err != nil {
+	if err = errors.Join(err, notified); err != nil {
 		return err
 	}
-	return dropSnapshotID(data, id)
+	return missing
+}
+
+// dropSnapshot removes a snapshot and what the OSDs have kept for it, or hides it if it has clones. A hidden one gets no more clones.
+// Only then its number goes back, and it leaves the header last: nobody else knows the number, and an interrupted call is repeated.
+func dropSnapshot(io, data *rados.IOContext, at use, id uint64) error {
+	if err := hideHeaderSnapshot(io, at.header(), id); err != nil && errno(err) != syscall.EEXIST {
+		return err
+	}
+	clones, err := hasClones(io, at.header(), id)
+	if err != nil || clones {
+		return err
+	}
+	if err := dropSnapshotID(data, id); err != nil {
+		return err
+	}
+	return removeHeaderSnapshot(io, at.header(), id)
 }
 
 // ListSnapshots returns an image's snapshots, without those that were removed and still have

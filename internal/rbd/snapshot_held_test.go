@@ -192,12 +192,11 @@ func inSnapshot(t *testing.T, c *Cluster, ref SnapshotRef, at int64) []byte {
 	return data
 }
 
-func TestARemovalThatDidNotGetToTheNumberIsFinishedByTheNext(t *testing.T) {
+func TestARemovalThatDidNotGetToTheNumberIsFinishedLater(t *testing.T) {
 	c, pool, ctx := open(t, ceph, Options{}), newPool(t), t.Context()
 	s := spec(pool, "a")
 	must(t, c.CreateImage(ctx, s))
 	image, stop := openedImage(t, s.ImageRef, true)
-	defer stop()
 	ref := SnapshotRef{ImageRef: s.ImageRef, Snapshot: "s"}
 	write := func() {
 		t.Helper()
@@ -205,26 +204,38 @@ func TestARemovalThatDidNotGetToTheNumberIsFinishedByTheNext(t *testing.T) {
 		must(t, err)
 		must(t, image.Flush())
 	}
-	write()
-	_, err := c.CreateSnapshot(ctx, ref)
-	must(t, err)
-	write()
-	waitForKept(t, c, pool, 1)
-
 	// The monitors let this user give no numbers back, as little as those that cannot be reached.
 	ring := ceph.User(t, "client.no-numbers", map[string]string{"mon": "allow r", "osd": "allow rwx tag rbd *=*"})
 	interrupted := open(t, ceph, Options{Dir: configDir(t, ceph.Conf(), ring)})
-	if err := interrupted.RemoveSnapshot(ctx, ref); !errors.Is(err, ErrPermission) {
-		t.Fatalf("removed by one who may not: %v", err)
+	removeHalf := func() {
+		t.Helper()
+		write()
+		_, err := c.CreateSnapshot(ctx, ref)
+		must(t, err)
+		write()
+		waitForKept(t, c, pool, 1)
+		if err := interrupted.RemoveSnapshot(ctx, ref); !errors.Is(err, ErrPermission) {
+			t.Fatalf("removed by one who may not: %v", err)
+		}
+		if n := hidden(t, c, s.ImageRef); n != 1 {
+			t.Errorf("%d snapshots are hidden after half a removal", n)
+		}
 	}
-	if n := hidden(t, c, s.ImageRef); n != 1 {
-		t.Errorf("%d snapshots are hidden after half a removal", n)
-	}
+	removeHalf()
 	if err := c.RemoveSnapshot(ctx, ref); !errors.Is(err, ErrNotFound) {
 		t.Errorf("the repeated removal: %v", err)
 	}
 	if n := hidden(t, c, s.ImageRef); n != 0 {
 		t.Errorf("%d snapshots are hidden after the repeated removal", n)
+	}
+	waitForKept(t, c, pool, 0)
+
+	// What nobody repeats goes with the image.
+	removeHalf()
+	stop()
+	must(t, c.DeleteImage(ctx, s.ImageRef))
+	if left, err := c.EmptyTrash(ctx, pool); left != 0 || err != nil {
+		t.Errorf("%d left, %v", left, err)
 	}
 	waitForKept(t, c, pool, 0)
 }
