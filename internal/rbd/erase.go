@@ -57,11 +57,7 @@ func erase(ctx context.Context, conn *rados.Conn, io *rados.IOContext, e Trashed
 	if toCeph, err := keepInTrash(io, e.ID); toCeph || err != nil {
 		return err
 	}
-	pool, err := conn.GetPoolByID(plan.dataPool)
-	if err != nil {
-		return err
-	}
-	_, err = withPool(conn, pool, func(data *rados.IOContext) (struct{}, error) {
+	_, err = withDataPool(conn, plan.dataPool, func(data *rados.IOContext) (struct{}, error) {
 		v := victim{
 			image: e, io: io, data: data, prefix: plan.prefix, stripe: plan.stripe, width: plan.width, objects: plan.objects, left: left,
 		}
@@ -115,16 +111,15 @@ func planErase(io *rados.IOContext, image *librbd.Image) (*erasePlan, error) {
 	if err != nil {
 		return nil, err
 	}
-	var errs [5]error
+	var errs [4]error
 	var info *librbd.ImageInfo
 	var group librbd.GroupInfo
 	var count uint64
-	var p erasePlan
+	p := erasePlan{dataPool: at.dataPool}
 	info, errs[0] = image.Stat()
 	group, errs[1] = image.GetGroup()
 	count, errs[2] = image.GetStripeCount()
-	p.dataPool, errs[3] = image.GetDataPoolID()
-	p.prefix, errs[4] = objectPrefix(io, at.header())
+	p.prefix, errs[3] = objectPrefix(io, at.header())
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/ceph/go-ceph/rados"
@@ -26,6 +27,7 @@ type use struct {
 	snapshots []librbd.SnapInfo // the hidden ones included
 	holder    string            // the address of the client that has the exclusive lock; empty: nobody
 	client    uint64            // its number
+	dataPool  int64             // the number of the pool that has its data
 }
 
 func (u use) header() string { return headerOf(u.id) }
@@ -64,6 +66,9 @@ func readUse(image *librbd.Image) (use, error) {
 		return out, err
 	}
 	if out.id, err = image.GetId(); err != nil {
+		return out, err
+	}
+	if out.dataPool, err = image.GetDataPoolID(); err != nil {
 		return out, err
 	}
 	snapshots, err := image.GetSnapshotNames()
@@ -127,10 +132,19 @@ func removeHeaderSnapshot(io *rados.IOContext, header string, id uint64) error {
 	return execHeader(io, header, "snapshot_remove", binary.LittleEndian.AppendUint64(nil, id))
 }
 
-// hideHeaderSnapshot takes a snapshot with clones out of sight, into the namespace that Ceph calls
-// the trash, where it stays for them.
+// hideHeaderSnapshot takes a snapshot out of sight, into the namespace that Ceph calls the trash, where it stays for its clones and gets
+// no more; an error with EEXIST if it is there.
 func hideHeaderSnapshot(io *rados.IOContext, header string, id uint64) error {
 	return execHeader(io, header, "snapshot_trash_add", binary.LittleEndian.AppendUint64(nil, id))
+}
+
+// hasClones reports whether a snapshot has clones of format 2. One with clones of format 1 is protected, and cannot be hidden.
+func hasClones(io *rados.IOContext, header string, id uint64) (bool, error) {
+	_, err := execRead(io, header, "children_list", binary.LittleEndian.AppendUint64(nil, id))
+	if errno(err) == syscall.ENOENT { // Ceph keeps no empty list
+		return false, nil
+	}
+	return err == nil, err
 }
 
 func execHeader(io *rados.IOContext, header, method string, in []byte) error {

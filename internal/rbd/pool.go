@@ -125,6 +125,16 @@ func withPool[T any](conn *rados.Conn, pool string, fn func(*rados.IOContext) (T
 	return fn(io)
 }
 
+// withDataPool runs fn on the pool that has an image's data, given its number. A missing one is no ErrNotFound: the image is there.
+func withDataPool[T any](conn *rados.Conn, id int64, fn func(*rados.IOContext) (T, error)) (T, error) {
+	pool, err := conn.GetPoolByID(id)
+	if err != nil {
+		var none T
+		return none, fmt.Errorf("%w: data pool %d of the image: %s", ErrCeph, id, err.Error())
+	}
+	return withPool(conn, pool, fn)
+}
+
 // PoolCapacity is the room for data in a pool, after replication.
 type PoolCapacity struct {
 	// AvailableBytes can still be written: Ceph's max_avail, or the rest of the pool's quota if

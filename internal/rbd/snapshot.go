@@ -44,7 +44,7 @@ func (c *Cluster) CreateSnapshot(ctx context.Context, ref SnapshotRef) (Snapshot
 			created := changeSnapshots(conn, io, ref, c.mayAdd(io, ref.Snapshot), func(image *librbd.Image) error {
 				_, err := image.CreateSnapshot(ref.Snapshot)
 				return err
-			}, func(at use) error { return addSnapshot(io, at, ref.Snapshot) })
+			}, func(data *rados.IOContext, at use) error { return addSnapshot(io, data, at, ref.Snapshot) })
 			if created != nil && !errors.Is(translate(created), ErrExists) {
 				return Snapshot{}, created
 			}
@@ -75,7 +75,7 @@ func (c *Cluster) RemoveSnapshot(ctx context.Context, ref SnapshotRef) error {
 		return withPool(conn, ref.Pool, func(io *rados.IOContext) (struct{}, error) {
 			return struct{}{}, changeSnapshots(conn, io, ref, c.mayRemove(io, ref.Snapshot), func(image *librbd.Image) error {
 				return image.GetSnapshot(ref.Snapshot).Remove()
-			}, func(at use) error { return removeSnapshot(io, at, ref) })
+			}, func(data *rados.IOContext, at use) error { return removeSnapshot(io, data, at, ref) })
 		})
 	})
 	return err
@@ -98,19 +98,24 @@ func (c *Cluster) mayAdd(io *rados.IOContext, snapshot string) func(use) error {
 }
 
 // mayRemove looks for the snapshot first: a caller that was not allowed to take one has nothing to remove, and must learn that.
+// A missing one may be hidden since an interrupted removal.
 func (c *Cluster) mayRemove(io *rados.IOContext, snapshot string) func(use) error {
 	return func(at use) error {
-		if !at.has(snapshot) {
+		refused := c.refuseForeign(io, at.id)
+		unfinished := refused == nil && at.holder != "" && at.features&ObjectMap == 0 && len(at.snapshots) > 0
+		if !at.has(snapshot) && !unfinished {
 			return ErrNotFound
 		}
-		return c.refuseForeign(io, at.id)
+		return refused
 	}
 }
 
 // changeSnapshots does it by librbd where nobody has the image's lock, and through its header where
-// a node has; and not at all if it may not.
+// a node has; and not at all if it may not. Through the header it takes two pools: each pool counts the numbers of snapshots for itself,
+// and its OSDs forget a number in all its objects at once. So a number must be of the pool that has the data, as with librbd.
 func changeSnapshots(
-	conn *rados.Conn, io *rados.IOContext, ref SnapshotRef, may func(use) error, free func(*librbd.Image) error, held func(use) error,
+	conn *rados.Conn, io *rados.IOContext, ref SnapshotRef, may func(use) error,
+	free func(*librbd.Image) error, held func(data *rados.IOContext, at use) error,
 ) error {
 	at, err := useOf(conn, io, ref.Name)
 	if err == nil {
@@ -126,7 +131,8 @@ func changeSnapshots(
 		return fmt.Errorf("%w: %s has it mapped, and the snapshots of an image with object-map cannot change then; detach the volume first",
 			ErrBusy, at.holder)
 	}
-	return held(at)
+	_, err = withDataPool(conn, at.dataPool, func(data *rados.IOContext) (struct{}, error) { return struct{}{}, held(data, at) })
+	return err
 }
 
 // snapshotTries is how often somebody else may take a snapshot between the number's and the
@@ -135,14 +141,14 @@ const snapshotTries = 4
 
 // addSnapshot takes a snapshot under the lock of a node, which keeps all I/O at rest and has to
 // take note before any goes on: what it wrote without would change the snapshot.
-func addSnapshot(io *rados.IOContext, at use, name string) error {
+func addSnapshot(io, data *rados.IOContext, at use, name string) error {
 	for range snapshotTries {
-		id, err := newSnapshotID(io)
+		id, err := newSnapshotID(data)
 		if err != nil {
 			return err
 		}
 		if err := addHeaderSnapshot(io, at.header(), name, id); err != nil {
-			dropped := dropSnapshotID(io, id)
+			dropped := dropSnapshotID(data, id)
 			if errno(err) == syscall.ESTALE && dropped == nil {
 				continue
 			}
@@ -155,42 +161,49 @@ func addSnapshot(io *rados.IOContext, at use, name string) error {
 		if err == nil {
 			err = fmt.Errorf("%w: %s has it mapped and did not take note of the snapshot within %s", ErrUnavailable, at.holder, notifyTime)
 		}
-		return errors.Join(err, dropSnapshot(io, at, id))
+		return errors.Join(err, dropSnapshot(io, data, at, id))
 	}
 	return fmt.Errorf("%w: its snapshots change all the time", ErrBusy)
 }
 
 // removeSnapshot removes a snapshot under the lock of a node, or hides it for its clones; hidden
-// ones whose clones are gone go along. A node that has not taken note yet writes as if there were a
-// snapshot, which costs Ceph some room for a while and nothing else.
-func removeSnapshot(io *rados.IOContext, at use, ref SnapshotRef) error {
-	s, err := findSnapshot(io, ref)
-	if err != nil {
-		return err
+// ones whose clones are gone go along, also if the snapshot itself is not there. A node that has not
+// taken note yet writes as if there were a snapshot, which costs Ceph some room for a while and nothing else.
+func removeSnapshot(io, data *rados.IOContext, at use, ref SnapshotRef) error {
+	s, missing := findSnapshot(io, ref)
+	if missing != nil && !errors.Is(missing, ErrNotFound) {
+		return missing
 	}
-	if err = dropSnapshot(io, at, s.ID); errno(err) == syscall.EBUSY {
-		err = hideHeaderSnapshot(io, at.header(), s.ID)
-	}
-	if err != nil {
-		return err
+	if missing == nil {
+		if err := dropSnapshot(io, data, at, s.ID); err != nil {
+			return err
+		}
 	}
 	hidden, err := withImage(io, ref.Name, readOnly, hiddenSnapshots)
 	for _, s := range hidden {
-		if dropped := dropSnapshot(io, at, s.ID); errno(dropped) != syscall.EBUSY {
-			err = errors.Join(err, dropped)
-		}
+		err = errors.Join(err, dropSnapshot(io, data, at, s.ID))
 	}
 	_, notified := notifyWatchers(io, at.header())
-	return errors.Join(err, notified)
-}
-
-// dropSnapshot removes a snapshot and what the OSDs have kept for it; an error with EBUSY if it has
-// clones.
-func dropSnapshot(io *rados.IOContext, at use, id uint64) error {
-	if err := removeHeaderSnapshot(io, at.header(), id); err != nil {
+	if err = errors.Join(err, notified); err != nil {
 		return err
 	}
-	return dropSnapshotID(io, id)
+	return missing
+}
+
+// dropSnapshot removes a snapshot and what the OSDs have kept for it, or hides it if it has clones. A hidden one gets no more clones.
+// Only then its number goes back, and it leaves the header last: nobody else knows the number, and an interrupted call is repeated.
+func dropSnapshot(io, data *rados.IOContext, at use, id uint64) error {
+	if err := hideHeaderSnapshot(io, at.header(), id); err != nil && errno(err) != syscall.EEXIST {
+		return err
+	}
+	clones, err := hasClones(io, at.header(), id)
+	if err != nil || clones {
+		return err
+	}
+	if err := dropSnapshotID(data, id); err != nil {
+		return err
+	}
+	return removeHeaderSnapshot(io, at.header(), id)
 }
 
 // ListSnapshots returns an image's snapshots, without those that were removed and still have

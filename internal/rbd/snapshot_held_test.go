@@ -2,7 +2,9 @@ package rbd
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -11,9 +13,27 @@ import (
 )
 
 func TestSnapshotsWhileSomebodyHasTheLock(t *testing.T) {
+	t.Run("one pool", func(t *testing.T) { snapshotsUnderLock(t, "") })
+	t.Run("data pool", func(t *testing.T) { snapshotsUnderLock(t, newPool(t)) })
+}
+
+func snapshotsUnderLock(t *testing.T, dataPool string) {
 	c, pool, ctx := open(t, ceph, Options{}), newPool(t), t.Context()
 	s := spec(pool, "a")
+	s.DataPool = dataPool
 	must(t, c.CreateImage(ctx, s))
+	// Other images have snapshots as well, and this one had one before.
+	inPool(t, c, cmp.Or(dataPool, pool), func(io *rados.IOContext) error {
+		for range 2 * snapshotTries {
+			_, err := newSnapshotID(io)
+			must(t, err)
+		}
+		return nil
+	})
+	first := SnapshotRef{ImageRef: s.ImageRef, Snapshot: "first"}
+	_, err := c.CreateSnapshot(ctx, first)
+	must(t, err)
+	must(t, c.RemoveSnapshot(ctx, first))
 	image, stop := openedImage(t, s.ImageRef, true)
 	before, after := bytes.Repeat([]byte("b"), 4096), bytes.Repeat([]byte("a"), 4096)
 	write := func(data []byte) {
@@ -38,7 +58,7 @@ func TestSnapshotsWhileSomebodyHasTheLock(t *testing.T) {
 	}
 
 	// One that has clones is out of sight, and the clones have what they need.
-	clone := ImageSpec{ImageRef: ImageRef{pool, "clone"}}
+	clone := ImageSpec{ImageRef: ImageRef{pool, "clone"}, DataPool: dataPool}
 	must(t, c.CloneImage(ctx, ref, clone))
 	must(t, c.RemoveSnapshot(ctx, ref))
 	if err := c.RemoveSnapshot(ctx, ref); !errors.Is(err, ErrNotFound) {
@@ -68,6 +88,7 @@ func TestSnapshotsWhileSomebodyHasTheLock(t *testing.T) {
 	if n := hidden(t, c, s.ImageRef); n != 0 {
 		t.Errorf("%d hidden snapshots without a clone", n)
 	}
+	waitForKept(t, c, cmp.Or(dataPool, pool), 0)
 	_, err = c.CreateSnapshot(ctx, ref)
 	must(t, err)
 
@@ -81,6 +102,68 @@ func TestSnapshotsWhileSomebodyHasTheLock(t *testing.T) {
 	if left, err := c.EmptyTrash(ctx, pool); left != 0 || err != nil {
 		t.Errorf("%d left, %v", left, err)
 	}
+}
+
+// TestARemovedSnapshotTakesNothingFromAnotherVolume has the rights that docs/security.md gives csi-controller.
+func TestARemovedSnapshotTakesNothingFromAnotherVolume(t *testing.T) {
+	pool, data, ctx := newPool(t), newPool(t), t.Context()
+	ring := ceph.User(t, "client.two-pools", map[string]string{
+		"mon": `profile rbd, allow command "osd blocklist", allow command "osd pool application get", allow command "df"`,
+		"osd": "profile rbd pool=" + pool + ", profile rbd pool=" + data,
+	})
+	c := open(t, ceph, Options{Dir: configDir(t, ceph.Conf(), ring)})
+	attached, detached := spec(pool, "attached"), spec(pool, "detached")
+	attached.DataPool, detached.DataPool = data, data
+	must(t, c.CreateImage(ctx, attached))
+	must(t, c.CreateImage(ctx, detached))
+	before := bytes.Repeat([]byte("b"), 4096)
+	image, stop := openedImage(t, attached.ImageRef, true)
+	defer stop()
+	write := func(data []byte) {
+		t.Helper()
+		_, err := image.WriteAt(data, 1<<20)
+		must(t, err)
+		must(t, image.Flush())
+	}
+	write(before)
+	writeAt(t, c, detached.ImageRef, 1<<20)
+	kept := SnapshotRef{ImageRef: attached.ImageRef, Snapshot: "kept"}
+	has, err := c.CreateSnapshot(ctx, kept)
+	must(t, err)
+	clone := ImageSpec{ImageRef: ImageRef{pool, "clone"}, DataPool: data}
+	must(t, c.CloneImage(ctx, kept, clone))
+	removed := SnapshotRef{ImageRef: detached.ImageRef, Snapshot: "removed"}
+	gone, err := c.CreateSnapshot(ctx, removed)
+	must(t, err)
+	if has.ID == gone.ID {
+		t.Errorf("snapshots of two images have the number %d", has.ID)
+	}
+	write(bytes.Repeat([]byte("a"), 4096))
+	writeAt(t, c, detached.ImageRef, 1<<20)
+	waitForKept(t, c, data, 2)
+	must(t, c.RemoveSnapshot(ctx, removed))
+	waitForKept(t, c, data, 1)
+	if got := inSnapshot(t, c, kept, 1<<20); !bytes.Equal(got, before) {
+		t.Errorf("the other volume's snapshot has %.8q", got)
+	}
+	if got := inSnapshot(t, c, SnapshotRef{ImageRef: clone.ImageRef}, 1<<20); !bytes.Equal(got, before) {
+		t.Errorf("the volume that was made of it has %.8q", got)
+	}
+}
+
+// waitForKept waits until the OSDs keep older versions of that many objects of a pool, for snapshots.
+func waitForKept(t *testing.T, c *Cluster, pool string, want uint64) {
+	t.Helper()
+	eventually(t, time.Minute, func() (err error) {
+		inPool(t, c, pool, func(io *rados.IOContext) error {
+			stats, failed := io.GetPoolStats()
+			if stats.Num_object_clones != want {
+				err = fmt.Errorf("the OSDs keep %d objects of pool %s for snapshots, not %d", stats.Num_object_clones, pool, want)
+			}
+			return failed
+		})
+		return err
+	})
 }
 
 // hidden is how many snapshots of the image were removed while they had clones.
@@ -107,6 +190,70 @@ func inSnapshot(t *testing.T, c *Cluster, ref SnapshotRef, at int64) []byte {
 	})
 	must(t, err)
 	return data
+}
+
+func TestARemovalThatDidNotGetToTheNumberIsFinishedLater(t *testing.T) {
+	c, pool, ctx := open(t, ceph, Options{}), newPool(t), t.Context()
+	s := spec(pool, "a")
+	must(t, c.CreateImage(ctx, s))
+	image, stop := openedImage(t, s.ImageRef, true)
+	ref := SnapshotRef{ImageRef: s.ImageRef, Snapshot: "s"}
+	write := func() {
+		t.Helper()
+		_, err := image.WriteAt(bytes.Repeat([]byte("x"), 4096), 1<<20)
+		must(t, err)
+		must(t, image.Flush())
+	}
+	// The monitors let this user give no numbers back, as little as those that cannot be reached.
+	ring := ceph.User(t, "client.no-numbers", map[string]string{"mon": "allow r", "osd": "allow rwx tag rbd *=*"})
+	interrupted := open(t, ceph, Options{Dir: configDir(t, ceph.Conf(), ring)})
+	removeHalf := func() {
+		t.Helper()
+		write()
+		_, err := c.CreateSnapshot(ctx, ref)
+		must(t, err)
+		write()
+		waitForKept(t, c, pool, 1)
+		if err := interrupted.RemoveSnapshot(ctx, ref); !errors.Is(err, ErrPermission) {
+			t.Fatalf("removed by one who may not: %v", err)
+		}
+		if n := hidden(t, c, s.ImageRef); n != 1 {
+			t.Errorf("%d snapshots are hidden after half a removal", n)
+		}
+	}
+	removeHalf()
+	if err := c.RemoveSnapshot(ctx, ref); !errors.Is(err, ErrNotFound) {
+		t.Errorf("the repeated removal: %v", err)
+	}
+	if n := hidden(t, c, s.ImageRef); n != 0 {
+		t.Errorf("%d snapshots are hidden after the repeated removal", n)
+	}
+	waitForKept(t, c, pool, 0)
+
+	// What nobody repeats goes with the image.
+	removeHalf()
+	stop()
+	must(t, c.DeleteImage(ctx, s.ImageRef))
+	if left, err := c.EmptyTrash(ctx, pool); left != 0 || err != nil {
+		t.Errorf("%d left, %v", left, err)
+	}
+	waitForKept(t, c, pool, 0)
+}
+
+// The build that took numbers of attached volumes' snapshots from the pool of the metadata may have left one that the data pool never gave.
+func TestASnapshotWithANumberThatItsPoolNeverGaveIsRemoved(t *testing.T) {
+	c, pool, ctx := open(t, ceph, Options{}), newPool(t), t.Context()
+	s := spec(pool, "a")
+	s.DataPool = newPool(t)
+	must(t, c.CreateImage(ctx, s))
+	id, err := c.ImageID(ctx, s.ImageRef)
+	must(t, err)
+	inPool(t, c, pool, func(io *rados.IOContext) error { return addHeaderSnapshot(io, headerOf(id), "s", 1<<20) })
+	defer useImage(t, s.ImageRef, true)()
+	must(t, c.RemoveSnapshot(ctx, SnapshotRef{ImageRef: s.ImageRef, Snapshot: "s"}))
+	if all, err := c.ListSnapshots(ctx, s.ImageRef); err != nil || len(all) != 0 {
+		t.Errorf("there is %+v, %v", all, err)
+	}
 }
 
 func TestASnapshotThatTheLocksHolderDoesNotHearOfIsNone(t *testing.T) {
