@@ -445,6 +445,8 @@ type VolumeRecord struct {
 	ImageID string `json:"imageID,omitempty"`
 	// AttachedNode is the only node that may write. Empty: no node may.
 	AttachedNode string `json:"attachedNode"`
+	// AttachedHostID is the identity of the machine that has the attached node's replica. Empty if the arbiter does not know.
+	AttachedHostID string `json:"attachedHostID,omitempty"`
 	// Epoch is the number of the newest attachment.
 	Epoch int64 `json:"epoch"`
 	// Replicas are the nodes that hold the cache. Empty if the arbiter does not know.

@@ -203,3 +203,13 @@ func (m *Model) dropFenced(s *state, h uint8) bool {
 	s.unmapAndDemote(h)
 	return true
 }
+
+// follows is how a frozen host that has the volume again comes to ask its arbiter in the new attachment.
+func (m *Model) follows(s *state, h uint8) bool {
+	n, r := &s.host[h], &s.rec
+	if r.attached != h || r.epoch <= n.tag || r.fenced[h] == 0 && !r.coming.has(h) {
+		return false
+	}
+	n.tag = r.epoch
+	return m.granted(s, h)
+}

@@ -32,6 +32,7 @@ const (
 	resyncEnds
 	askArbiter
 	answerLost
+	followGivenBack
 	write
 	writeHere
 	writeThere
@@ -134,6 +135,7 @@ var texts = map[kind]string{
 	resyncEnds:        "%s has been resynchronised",
 	askArbiter:        "%s asks its arbiter whether it may go on without its peer",
 	answerLost:        "%s asks its arbiter, which writes the record, and the answer is lost",
+	followGivenBack:   "%s lost the volume by force and has it again: its arbiter is asked in the new attachment, which goes to the disk",
 	write:             "a write on %s is acknowledged",
 	writeHere:         "a write on %s arrives at its own disk only, and is not acknowledged",
 	writeThere:        "a write on %s arrives at the peer's disk only, and is not acknowledged",
@@ -343,6 +345,7 @@ func (m *Model) kernel(s *state, h uint8, out emit) {
 			return true
 		})
 		try(answerLost, h, func(n *state) bool { return m.granted(n, h) && n.rec != s.rec })
+		try(followGivenBack, h, func(n *state) bool { return m.follows(n, h) })
 	}
 	if at.device || m.early(at) {
 		m.data(s, h, try)

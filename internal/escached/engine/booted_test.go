@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -127,5 +128,105 @@ func TestABootedCopyIsTakenOver(t *testing.T) {
 	w.record.AttachedNode, w.record.Outdated, w.record.Fenced = "n1", nil, []string{"n2"} // n2 was given up by force
 	if _, err := connectWith(e, 3); err != nil || w.minors[100].Role != drbd.Primary {
 		t.Errorf("%v: %+v, %q", err, w.minors[100], w.steps)
+	}
+}
+
+// slowly is a kernel that takes long to attach a disk. With failed, drbdadm does not wait for that.
+type slowly struct {
+	*worldDRBD
+
+	failed error
+}
+
+func (d slowly) Attach(ctx context.Context, name string) error {
+	if err := d.worldDRBD.Attach(ctx, name); err != nil {
+		return err
+	}
+	d.set(name, func(st *drbd.Status) { st.Disk = escache.DiskAttaching })
+	return d.failed
+}
+
+func (d slowly) Adjust(ctx context.Context, name string) error {
+	if st := d.minors[(*world)(d.worldDRBD).minorOf(name)]; st.Disk == escache.DiskAttaching {
+		d.t.Error("it makes the link as soon as DRBD has attached the disk, and nobody was asked")
+	}
+	return d.worldDRBD.Adjust(ctx, name)
+}
+
+// attaching is a host that was booted, whose kernel still attaches the disk. The arbiter is away.
+func attaching(t *testing.T, failed error) (*world, *Engine) {
+	t.Helper()
+	w := booted(t)
+	w.takenOver(3)
+	w.record.Outdated, w.record.InUse, w.recordErr = nil, true, errInjected
+	e := w.engine()
+	e.Replicator = slowly{(*worldDRBD)(w), failed}
+	if err := e.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return w, e
+}
+
+// TestACopyIsNotLinkedWhileDRBDAttachesItsDisk: whether it was booted shows only when that has ended.
+func TestACopyIsNotLinkedWhileDRBDAttachesItsDisk(t *testing.T) {
+	for name, failed := range map[string]error{"drbdadm waits no longer": errInjected, "an attach of an earlier escached": nil} {
+		for what, do := range map[string]func(t *testing.T, e *Engine){
+			"the watches": func(t *testing.T, e *Engine) {
+				t.Helper()
+				watchFor(t, 30*time.Second, e.watcher.Alone)
+				watchFor(t, 30*time.Second, e.watcher.Booted)
+			},
+			"connect_again": func(t *testing.T, e *Engine) {
+				t.Helper()
+				v, _ := e.Volumes.Get(volume.NameOf(ref))
+				e.watcher.Reconnect(t.Context(), v)
+			},
+			"a restart": func(t *testing.T, e *Engine) {
+				t.Helper()
+				if err := e.Recover(t.Context()); err != nil {
+					t.Error(err)
+				}
+			},
+			"put_replica": func(t *testing.T, e *Engine) {
+				t.Helper()
+				if err := e.PutReplica(t.Context(), putReq); code(err) != escache.CodeStuck {
+					t.Error(err)
+				}
+			},
+			"dev_connect": func(t *testing.T, e *Engine) {
+				t.Helper()
+				if _, err := connectWith(e, 4); code(err) != escache.CodeStuck {
+					t.Error(err)
+				}
+			},
+		} {
+			t.Run(name+": "+what, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w, e := attaching(t, failed)
+					do(t, e)
+					want := bootedStatus()
+					if want.Disk = escache.DiskAttaching; w.minors[100] != want {
+						t.Errorf("it is %+v", w.minors[100])
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestACopyWhoseDiskWasAttachedLateIsLinked: one that was booted when the record allows it, others at once.
+func TestACopyWhoseDiskWasAttachedLateIsLinked(t *testing.T) {
+	for disk, told := range map[escache.DiskState]int{drbd.Consistent: 1, drbd.Outdated: 0} {
+		synctest.Test(t, func(t *testing.T) {
+			w, e := attaching(t, errInjected)
+			time.AfterFunc(20*time.Second, func() {
+				(*worldDRBD)(w).set(volume.NameOf(ref), func(st *drbd.Status) { st.Disk = disk })
+				w.recordErr = nil
+			})
+			mustPut(t, e, putReq)
+			if w.minors[100] != cut(disk) || len(w.told) != told {
+				t.Errorf("%s: it is %+v, told %+v", disk, w.minors[100], w.told)
+			}
+		})
 	}
 }

@@ -54,8 +54,9 @@ type Engine struct {
 func New(h *host.Host, version string, log *slog.Logger) *Engine {
 	e := &Engine{
 		Host: h, version: version, log: log, flushes: newFlushes(), turns: newTurns(), outdated: outdated.New(h, log),
-		uncached: uncached.New(h, log), watcher: watch.New(h, log),
+		uncached: uncached.New(h, log),
 	}
+	e.watcher = watch.New(h, e.HostID, log)
 	now := func() time.Time { return h.Now() }
 	e.space = space.New(h.Store, now)
 	e.standbys = standby.New(standby.Sources{

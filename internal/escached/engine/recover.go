@@ -192,6 +192,9 @@ func (e *Engine) staysDown(v volume.Volume, why error) error {
 		e.damaged.Store(v.Name(), damage{why, unknownWritten})
 		e.log.Error("a copy is damaged", "pool", v.Pool, "image", v.Image, "error", why)
 		return nil
+	case errors.Is(why, host.ErrAttaching):
+		e.log.Warn("DRBD takes long to attach a disk", "pool", v.Pool, "image", v.Image, "error", why)
+		return nil
 	case errors.Is(why, cache.ErrUnchecked): // Watch takes all the time that it needs, and others do not wait for that
 		e.log.Warn("a copy was not read to its end", "pool", v.Pool, "image", v.Image, "error", why)
 		return nil

@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/crashpoint"
@@ -21,6 +22,18 @@ var ErrMayNotJoin = errors.New("the copy was booted and is not linked yet")
 // Booted reports whether a copy has no link since DRBD began to use its disk, and may not be current.
 func Booted(st drbd.Status) bool {
 	return st.Role == drbd.Secondary && st.Connection == drbd.StandAlone && st.Disk == drbd.Consistent
+}
+
+// ErrAttaching means that DRBD still attaches the disk of a copy without a link.
+var ErrAttaching = errors.New("DRBD does not use the disk yet")
+
+// attachTime is how long a call waits for that. drbdadm waits as long for one of its steps.
+const attachTime = time.Minute
+
+// Attaching reports whether DRBD still attaches the disk of a copy without a link. Whether the copy was booted shows only then.
+// A command that makes the link would wait for that in the kernel, and ask nobody.
+func Attaching(st drbd.Status) bool {
+	return st.Role == drbd.Secondary && st.Connection == drbd.StandAlone && st.Negotiating()
 }
 
 // Join links a copy that was booted with its peer. It does nothing to any other copy.

@@ -66,9 +66,20 @@ func (h *Host) Resource(v volume.Volume, secret escache.Secret) drbd.Resource {
 
 // EnsureUp brings the DRBD device of a ready replica up, if it is down or only half up. It does not
 // touch a link that works, even if the resource file has changed: it may carry I/O. A copy that was booted
-// stays without a link if [Host.Join] says so.
+// stays without a link if [Host.Join] says so. It waits for a disk that DRBD still attaches.
 func (h *Host) EnsureUp(ctx context.Context, v volume.Volume) error {
 	err := h.EnsureAttached(ctx, v)
+	for start := h.Now(); errors.Is(err, ErrAttaching) && h.Now().Sub(start) < attachTime; {
+		if pause.For(ctx, Poll) != nil {
+			return err
+		}
+		switch st, up, readErr := h.Replica(v.Minor); {
+		case readErr != nil || !up:
+			return err
+		case !Attaching(st):
+			err = h.EnsureAttached(ctx, v)
+		}
+	}
 	if err == nil {
 		err = h.Join(ctx, v)
 	}
@@ -78,7 +89,8 @@ func (h *Host) EnsureUp(ctx context.Context, v volume.Volume) error {
 	return err
 }
 
-// EnsureAttached does what EnsureUp does, but makes no link for a copy that was booted.
+// EnsureAttached does what EnsureUp does, but makes no link for a copy that was booted. While DRBD still attaches the disk, which
+// an earlier command may have begun, it makes none either, and the error wraps ErrAttaching.
 func (h *Host) EnsureAttached(ctx context.Context, v volume.Volume) (err error) {
 	ctx, step := traces.Begin(ctx, "bring the replica up")
 	defer step.Done(&err)
@@ -108,6 +120,8 @@ func (h *Host) EnsureAttached(ctx context.Context, v volume.Volume) (err error) 
 		return h.Replicator.Adjust(ctx, v.Name())
 	case Booted(st):
 		return nil
+	case Attaching(st):
+		return h.attaching(v)
 	case changed && (st.Role == drbd.Secondary || !st.Linked()), st.Connection == drbd.StandAlone:
 		return h.Replicator.Adjust(ctx, v.Name())
 	}
@@ -120,11 +134,18 @@ func (h *Host) attach(ctx context.Context, v volume.Volume) error {
 		return err
 	}
 	crashpoint.Reach("start/attached")
-	st, up, err := h.Replica(v.Minor)
-	if err != nil || up && Booted(st) {
+	switch st, up, err := h.Replica(v.Minor); {
+	case err != nil || up && Booted(st):
 		return err
+	case !up || Attaching(st):
+		return h.attaching(v)
 	}
 	return h.Replicator.Adjust(ctx, v.Name())
+}
+
+func (h *Host) attaching(v volume.Volume) error {
+	return fmt.Errorf("%w: %w", ErrAttaching, v.Fail(escache.CodeStuck,
+		"%s still attaches the disk of its replica, and makes no link before that has ended; repeat the call", h.Config.Node))
 }
 
 // Unused reports whether nothing was ever written to this copy, by this host or by a resync. DRBD

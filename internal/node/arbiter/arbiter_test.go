@@ -257,6 +257,19 @@ func TestTheRecordSaysWhetherCephHasEverything(t *testing.T) {
 	}
 }
 
+func TestTheRecordTellsWhichMachineHasTheVolume(t *testing.T) {
+	for at, want := range map[string]bool{"n1": true, "n2": false, "": false} {
+		r := newRecord()
+		r.v.Status.AttachedNode = at
+		r.v.Status.SetHostID("n1", "machine-1")
+		w := httptest.NewRecorder()
+		sound("n1", r).Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, escache.PathRecord+"?pool=p&image=i", nil))
+		if got := strings.Contains(w.Body.String(), `"attachedHostID":"machine-1"`); got != want {
+			t.Errorf("attached to %q: %s", at, w.Body)
+		}
+	}
+}
+
 func TestTheRecordTellsWhoMayBeFrozen(t *testing.T) {
 	r := newRecord()
 	r.v.Status.ClientAddress = "10.0.0.1:0/1"

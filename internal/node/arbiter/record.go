@@ -12,7 +12,7 @@ import (
 )
 
 // record answers with the current record. escached uses it to mark its replica outdated, to link a copy that was
-// booted, or to abandon a device.
+// booted, to abandon a device, or to keep one that it has again.
 func (a *Arbiter) record(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), decideTime)
 	defer cancel()
@@ -36,10 +36,11 @@ func (a *Arbiter) record(w http.ResponseWriter, r *http.Request) {
 			fenced = append(fenced, client.Node)
 		}
 	}
+	attached := v.Status.AttachedNode
 	w.Header().Set("Content-Type", "application/json")
 	// escached takes anything but a complete record as no answer.
 	_ = json.NewEncoder(w).Encode(escache.VolumeRecord{ //nolint:errchkjson // see above
-		VolumeRef: ref, ImageID: v.Status.ImageID, AttachedNode: v.Status.AttachedNode, Epoch: v.Status.Epoch,
+		VolumeRef: ref, ImageID: v.Status.ImageID, AttachedNode: attached, AttachedHostID: v.Status.HostID(attached), Epoch: v.Status.Epoch,
 		Replicas: v.Spec.Replicas, Outdated: append([]string{}, v.Status.Outdated...),
 		InCeph: authority.InCeph(v), InUse: v.Status.ClientAddress != "", Fenced: fenced,
 	})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/node/health"
 	"github.com/escache/escache-csi/internal/node/kube"
 	"github.com/escache/escache-csi/internal/redundancy"
@@ -110,7 +111,7 @@ func (w *Watch) wanted(v *volume, status *escache.VolumeStatus, numbers map[stri
 		fields["conditions"] = conditions
 	}
 	if status != nil && status.ClientAddress != "" && status.ClientAddress != v.object.Status.ClientAddress &&
-		status.Epoch == v.object.Status.Epoch {
+		status.Epoch == v.object.Status.Epoch && !authority.IsFenced(v.object, status.ClientAddress) {
 		fields["clientAddress"] = status.ClientAddress
 	}
 	maps.Copy(fields, numbers)

@@ -26,6 +26,20 @@ func TestAConnectedVolumeIsWrittenOnceAndThenLeftAlone(t *testing.T) {
 	}
 }
 
+// A host that has its volume again may still have the device of before. The record must not say that the attachment has a client.
+func TestAFencedClientIsNotPutOnRecord(t *testing.T) {
+	w := newWorld(t)
+	w.object.Status.Fenced = []v1alpha1.FencedClient{{Node: "n1", Address: w.status.ClientAddress, Epoch: 2}}
+	w.polls(2)
+	if w.object.Status.ClientAddress != "" {
+		t.Errorf("on record is %q", w.object.Status.ClientAddress)
+	}
+	w.status.ClientAddress = "10.0.0.1:0/8"
+	if w.polls(1); w.object.Status.ClientAddress != "10.0.0.1:0/8" {
+		t.Errorf("on record is %q", w.object.Status.ClientAddress)
+	}
+}
+
 func TestAProblemIsReportedAtOnceAndOnce(t *testing.T) {
 	rows := []struct {
 		name      string

@@ -24,7 +24,7 @@ const (
 // Alone reconnects replicas whose link DRBD has given up (StandAlone). That happens when a former
 // partner calls the wrong port, or a handshake fails for a transient reason. It also brings up those
 // that could not come up at the start. It leaves frozen I/O and outdated copies alone: those wait for
-// the arbiter. Booted links copies that were booted. It returns when ctx ends.
+// the arbiter. Booted links copies that were booted, and one that DRBD still attaches may be such a copy. It returns when ctx ends.
 func (w *Watcher) Alone(ctx context.Context) {
 	type try struct {
 		next time.Time
@@ -38,7 +38,7 @@ func (w *Watcher) Alone(ctx context.Context) {
 			now := w.Now()
 			last, again := tries[v.Name()]
 			switch {
-			case up && (st.Connection != drbd.StandAlone || host.Booted(st)), v.Phase != volume.Ready:
+			case up && (st.Connection != drbd.StandAlone || host.Booted(st) || host.Attaching(st)), v.Phase != volume.Ready:
 				if now.After(last.next) {
 					delete(tries, v.Name())
 				}
@@ -67,7 +67,7 @@ func (w *Watcher) Reconnect(ctx context.Context, v volume.Volume) {
 		return
 	}
 	st, up, err := w.Replica(v.Minor)
-	if err != nil || up && (st.Connection != drbd.StandAlone || st.Suspended) {
+	if err != nil || up && (st.Connection != drbd.StandAlone || st.Suspended || host.Attaching(st)) {
 		return
 	}
 	if lost, err := w.LostSecret(v); lost || err != nil {

@@ -18,11 +18,14 @@ import (
 type Watcher struct {
 	*host.Host
 
-	log *slog.Logger
+	hostID func() string
+	log    *slog.Logger
 }
 
-// New returns a Watcher of a host.
-func New(h *host.Host, log *slog.Logger) *Watcher { return &Watcher{Host: h, log: log} }
+// New returns a Watcher of a host. hostID returns the host's identity, or "" while it is not known.
+func New(h *host.Host, hostID func() string, log *slog.Logger) *Watcher {
+	return &Watcher{Host: h, hostID: hostID, log: log}
+}
 
 // eachReplica calls do for every replica, with what DRBD says of it, and whether DRBD runs it. It costs one
 // read of /proc/drbd, and nothing on a host without replicas.
