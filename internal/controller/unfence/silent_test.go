@@ -80,7 +80,8 @@ func TestALateClientIsFencedWhileHostsDoNotAnswer(t *testing.T) {
 	csitest.Must(t, err)
 	volumes := silent{make(chan string)}
 	r := unfence.New(unfence.Config{
-		Volumes: volumes, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Again: time.Hour, Longest: time.Hour,
+		Client: m.GetClient(), Volumes: volumes, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Again: time.Hour, Longest: time.Hour, Parallel: 2,
 	})
 	csitest.Must(t, r.SetupWithManager(m))
 	ended := make(chan error)
