@@ -108,7 +108,8 @@ func (o *RecoveryOptions) validate() error {
 func (p parts) recovery(locked *volumes.Locked, guarded client.Client, drainer *drain.Drainer) error {
 	live, events := p.manager.GetAPIReader(), p.manager.GetEventRecorder("escache-csi-controller")
 	lift := unfence.New(unfence.Config{
-		Volumes: locked, Log: p.log.With("component", "unfence"), Again: 3 * p.options.Poll, Longest: p.options.LongestCall,
+		Client: guarded, Volumes: locked, Log: p.log.With("component", "unfence"),
+		Again: 3 * p.options.Poll, Longest: p.options.LongestCall, Parallel: 16,
 	})
 	errs := []error{lift.SetupWithManager(p.manager), p.manager.Add(&unfence.Watch{
 		Fences: locked, Log: p.log.With("component", "unfence"), Every: p.options.Poll, Longest: p.options.LongestCall,

@@ -142,7 +142,7 @@ func (s *service) writeRecord(ctx context.Context, r requests.Create) (*v1alpha1
 	if err := s.Cached.Create(ctx, v); err != nil {
 		// Only an answer proves that nothing was written. Without one the place stays taken until
 		// the record appears or, at the latest, until this process ends.
-		if kubernetesAnswered(err) {
+		if volumes.KubernetesAnswered(err) {
 			s.Book.Forget(r.ID)
 		}
 		return nil, fmt.Errorf("write the record of volume %s: %w", r.ID, err)
@@ -301,10 +301,4 @@ func (s *service) markReady(ctx context.Context, v *v1alpha1.CacheVolume) error 
 		Message: "the image is there", ObservedGeneration: v.Generation,
 	})
 	return s.Cached.Status().Update(ctx, v)
-}
-
-// kubernetesAnswered reports whether the API server itself refused, so that nothing was written.
-func kubernetesAnswered(err error) bool {
-	return apierrors.ReasonForError(err) != metav1.StatusReasonUnknown && !apierrors.IsTimeout(err) && !apierrors.IsServerTimeout(err) &&
-		!apierrors.IsInternalError(err) && !apierrors.IsUnexpectedServerError(err)
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/placement"
@@ -68,6 +69,8 @@ type entry struct {
 	Reservation
 
 	object types.UID
+	// version is the resourceVersion of the record that gave the place.
+	version string
 	// pending: it was taken, and is on no record yet.
 	pending bool
 }
@@ -168,7 +171,9 @@ func (b *Book) move(v *v1alpha1.CacheVolume, r placement.Request) (placement.Pla
 	defer b.mu.Unlock()
 	p, err := b.ledger.Move(r)
 	if err == nil {
-		b.enter(v.Name, entry{Reservation: Reservation{Placement: p, Port: v.Spec.Port, Minor: v.Spec.Minor}, object: v.UID})
+		b.enter(v.Name, entry{
+			Reservation: Reservation{Placement: p, Port: v.Spec.Port, Minor: v.Spec.Minor}, object: v.UID, version: v.ResourceVersion,
+		})
 	}
 	return p, err
 }
@@ -181,15 +186,21 @@ func (b *Book) Observe(v *v1alpha1.CacheVolume) {
 }
 
 // Saw enters a record that a watch reports. Such a report may be late: the volume may have been
-// deleted since, and even created again under its name. So Saw changes nothing that is known from a
-// newer source.
+// changed or deleted since, and even created again under its name. So Saw changes nothing that is known
+// from a newer source.
 func (b *Book) Saw(v *v1alpha1.CacheVolume) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	known, ok := b.volumes[v.Name]
-	if ok && known.object == v.UID || !ok && v.DeletionTimestamp.IsZero() {
+	if ok && known.object == v.UID && !older(v.ResourceVersion, known.version) || !ok && v.DeletionTimestamp.IsZero() {
 		b.observe(v)
 	}
+}
+
+// older reports whether one resourceVersion is known to be older than another one.
+func older(version, than string) bool {
+	order, err := resourceversion.CompareResourceVersion(version, than)
+	return err == nil && order < 0
 }
 
 // SawGone frees the place of a record that a watch reports as deleted.
@@ -211,7 +222,9 @@ func (b *Book) observe(v *v1alpha1.CacheVolume) {
 		Name: v.Name, Group: p.Group, Primary: p.Primary, Partner: p.Partner,
 		CacheBytes: v.Spec.ReservedCacheBytes(), Engine: EngineName(v.Spec.Engine()),
 	})
-	b.enter(v.Name, entry{Reservation: Reservation{Placement: p, Port: v.Spec.Port, Minor: v.Spec.Minor}, object: v.UID})
+	b.enter(v.Name, entry{
+		Reservation: Reservation{Placement: p, Port: v.Spec.Port, Minor: v.Spec.Minor}, object: v.UID, version: v.ResourceVersion,
+	})
 	b.observeMove(v)
 }
 

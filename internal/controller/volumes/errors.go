@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/authority"
@@ -77,6 +78,12 @@ func Code(err error) codes.Code {
 		return codes.Unavailable
 	}
 	return codes.Internal
+}
+
+// KubernetesAnswered reports whether the API server itself refused a write, so that nothing was written.
+func KubernetesAnswered(err error) bool {
+	return apierrors.ReasonForError(err) != metav1.StatusReasonUnknown && !apierrors.IsTimeout(err) && !apierrors.IsServerTimeout(err) &&
+		!apierrors.IsInternalError(err) && !apierrors.IsUnexpectedServerError(err)
 }
 
 func kubernetesCode(err error) (codes.Code, bool) {

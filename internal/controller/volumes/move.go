@@ -65,8 +65,11 @@ func (s *Steps) beginMove(ctx context.Context, id string, movable Movable) (err 
 	if err != nil {
 		return fmt.Errorf("find a place for volume %s in group %s: %w", id, group, err)
 	}
+	sent := false
 	defer func() {
-		if err != nil {
+		// Without an answer the move may be on record. Then the place stays taken until the record appears, the
+		// move is tried again, or this process ends.
+		if err != nil && (!sent || KubernetesAnswered(err)) {
 			s.Book.Stay(id)
 		}
 	}()
@@ -81,6 +84,7 @@ func (s *Steps) beginMove(ctx context.Context, id string, movable Movable) (err 
 		PersistentVolume: kept.Text, PersistentVolumeUID: kept.UID, Since: s.now(),
 	}
 	setMoving(v, metav1.ConditionTrue, v1alpha1.ReasonMoveUnderWay, "it goes to group "+group)
+	sent = true
 	if err := s.UpdateStatus(ctx, v, "it goes to group "+group); err != nil {
 		return err
 	}
