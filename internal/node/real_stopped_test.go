@@ -81,6 +81,6 @@ func shutDownXFS(t *testing.T, _, path string) {
 	)
 	root, err := os.Open(path)
 	check(t, err)
-	defer root.Close() //nolint:errcheck // it is read-only
+	defer root.Close()
 	check(t, unix.IoctlSetPointerInt(int(root.Fd()), goingDown, noLogFlush))
 }

@@ -32,7 +32,10 @@ import (
 type Engine struct {
 	*host.Host
 
-	version  string
+	version string
+	// recoverAtOnce is how many volumes Recover takes up at the same time.
+	recoverAtOnce int
+
 	log      *slog.Logger
 	flushes  *flushes
 	turns    *turns
@@ -53,8 +56,8 @@ type Engine struct {
 // New returns an engine for a host.
 func New(h *host.Host, version string, log *slog.Logger) *Engine {
 	e := &Engine{
-		Host: h, version: version, log: log, flushes: newFlushes(), turns: newTurns(), outdated: outdated.New(h, log),
-		uncached: uncached.New(h, log),
+		Host: h, version: version, recoverAtOnce: 4, log: log, flushes: newFlushes(), turns: newTurns(),
+		outdated: outdated.New(h, log), uncached: uncached.New(h, log),
 	}
 	e.watcher = watch.New(h, e.HostID, log)
 	now := func() time.Time { return h.Now() }

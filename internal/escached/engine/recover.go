@@ -18,9 +18,6 @@ import (
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
-// recoverAtOnce is how many volumes are recovered at the same time.
-const recoverAtOnce = 4
-
 // Recover runs after a start of the service or of the host. It reads volumes from their tags, and
 // DRBD devices, maps and caches from the kernel. It does not disturb I/O, and finishes or undoes
 // what a killed verb has left. It fails only if the volume group or device-mapper cannot be read;
@@ -48,7 +45,7 @@ func (e *Engine) Recover(ctx context.Context) error {
 	e.activate(ctx, lvs)
 	e.outdated.BeginStart()
 	var recovering errgroup.Group
-	recovering.SetLimit(recoverAtOnce)
+	recovering.SetLimit(e.recoverAtOnce)
 	for _, lv := range lvs {
 		if !strings.HasPrefix(lv.Name, volume.NamePrefix) {
 			continue

@@ -154,12 +154,14 @@ func (w *world) engine() *Engine {
 	cfg := escached.DefaultConfig()
 	cfg.Node, cfg.Address, cfg.RunDir, cfg.DeviceDir = "n1", w.address, filepath.Join(w.dir, "run"), filepath.Join(w.dir, "dev")
 	cfg.StateDir = filepath.Join(w.dir, "state")
-	return New(host.New(cfg, "n1", host.Handlers{FencePeer: "fence", DiskFailed: "failed"}, host.Layers{
+	e := New(host.New(cfg, "n1", host.Handlers{FencePeer: "fence", DiskFailed: "failed"}, host.Layers{
 		Store: (*worldStore)(w), Replicator: (*worldDRBD)(w), Resources: (*worldFiles)(w), States: (*worldDRBD)(w),
 		Records: (*worldRecords)(w), Images: (*worldImages)(w),
 		Caches: w.engines(), Kernel: worldKernel{}, Memory: (*worldMemory)(w), KillUsers: (*worldDRBD)(w).KillUsers,
 		Stuck: func() map[string]*command.StuckError { return w.stuck }, Trimmer: (*worldTrimmer)(w), Listens: w.listens,
 	}), "test", slog.New(slog.DiscardHandler))
+	e.recoverAtOnce = 1 // the played host is not safe for concurrent use
+	return e
 }
 
 // restarted is the engine after a start: everything it knows it found.

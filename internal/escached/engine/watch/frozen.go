@@ -100,7 +100,7 @@ func (w *Watcher) followGivenBack(ctx context.Context, v volume.Volume, st drbd.
 	defer cancel()
 	record, err := w.Records.Record(ctx, v.VolumeRef)
 	if err != nil || st.Role != drbd.Primary || st.Disk != drbd.UpToDate || !w.isGivenBack(v, record) {
-		return nil //nolint:nilerr // the handler asks all the same, and says why it was refused
+		return nil // the handler asks all the same, and says why it was refused
 	}
 	next := v
 	next.Epoch = record.Epoch
