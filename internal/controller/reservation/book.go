@@ -6,6 +6,7 @@ package reservation
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -237,17 +238,17 @@ func (b *Book) free(volume string) {
 
 // SetGroup enters a group's members and their capacity. It returns placement.ErrNodeTaken if a node
 // belongs to another group: nothing is placed on it as a member of this one yet, and all the rest is entered. Stale
-// replicas, which wait for their host to come back, keep their slot. Their list may have been read before HoldStale: a slot is
-// free once it has been on the list and is not any more.
+// replicas, which wait for their host to come back, keep their slot while the host is a member: nothing is placed on others.
+// Their list may have been read before HoldStale: a slot is free once it has been on the list and is not any more.
 func (b *Book) SetGroup(g placement.Group, stale []v1alpha1.StaleReplica) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	err := b.ledger.SetGroup(g)
-	listed := map[staleSlot]bool{}
+	held := map[staleSlot]bool{}
 	for _, r := range stale {
-		listed[b.hold(g.Name, r, true)] = true
+		held[b.hold(g.Name, r, true)] = slices.ContainsFunc(g.Members, func(m placement.Member) bool { return m.Name == r.Node })
 	}
-	b.releaseStale(g.Name, func(slot staleSlot, was bool) bool { return was && !listed[slot] })
+	b.releaseStale(g.Name, func(slot staleSlot, was bool) bool { return was && !held[slot] })
 	b.members[g.Name] = map[string]placement.Member{}
 	for _, m := range g.Members {
 		b.members[g.Name][m.Name] = m
