@@ -65,8 +65,9 @@ type NodeGroupStatus struct {
 	Members []NodeGroupMember `json:"members,omitempty"`
 
 	// StaleReplicas are replicas that no volume needs any more, on nodes that could not be reached
-	// at that time. They are removed when the node returns. Until then their port, minor number and
-	// space stay reserved.
+	// at that time. They are removed when the node answers. They are forgotten if the node is in no group
+	// and Kubernetes does not know it any more. While the node is in the group, their port, minor number
+	// and space stay reserved.
 	//
 	// +listType=atomic
 	StaleReplicas []StaleReplica `json:"staleReplicas,omitempty"`

@@ -36,26 +36,55 @@ func (r *Reconciler) CleanUp(ctx context.Context, request ctrl.Request) (ctrl.Re
 	return again, nil
 }
 
-// cleanUp removes stale replicas from hosts that answered when they were last polled. The truth was in Ceph when they were
+// cleanUp removes stale replicas from hosts that answered when they were last polled. Hosts that have
+// left the group are not polled, so it asks them itself. The truth was in Ceph when the replicas were
 // recorded, so nothing in them is needed, however dirty they claim to be, unless their host has seen
 // a later attachment than the record knew, or the image tells of later replicas.
+//
+// It forgets those on a host that is in no group, and that Kubernetes does not know any more.
 func (r *Reconciler) cleanUp(ctx context.Context, group *v1alpha1.NodeGroup) error {
+	owners, err := r.owners(ctx)
+	if err != nil {
+		return err
+	}
 	var failures []error
+	former := map[string]sight{}
 	images := &reader{images: r.Images, patience: r.Patience, silent: map[string]error{}}
 	for _, stale := range group.Status.StaleReplicas {
-		if !r.answers(group.Name, stale.Node) {
-			continue
+		host := r.lastSight(group.Name, stale.Node)
+		if !slices.Contains(group.Spec.Nodes, stale.Node) {
+			host = r.askFormer(ctx, former, group.Name, stale.Node)
 		}
-		err := r.remove(ctx, images, group.Name, stale)
+		switch {
+		case host.deleted && owners[stale.Node] == "":
+			r.Log.InfoContext(ctx, "forgetting stale replica", "group", group.Name, "node", stale.Node, "volume", stale.Volume,
+				"since", stale.Since, "reason", "the node has left the group and Kubernetes")
+			err = r.strike(ctx, group.Name, stale)
+		case host.host == nil:
+			continue
+		default:
+			err = r.remove(ctx, images, group.Name, stale)
+		}
 		if behind(err) {
 			r.Events.Eventf(group, nil, corev1.EventTypeWarning, v1alpha1.ConditionRecordBehindDisks, "CleanUp",
 				"the replica of %s on node %s stays: %v; see docs/restore-etcd.md", stale.Volume, stale.Node, err)
 		}
 		if err != nil {
+			delete(former, stale.Node) // perhaps it has fallen silent
 			failures = append(failures, fmt.Errorf("replica of %s on node %s: %w", stale.Volume, stale.Node, err))
 		}
 	}
 	return errors.Join(failures...)
+}
+
+// askFormer asks a host that has left the group, unless it is among those that were asked.
+func (r *Reconciler) askFormer(ctx context.Context, asked map[string]sight, group, node string) sight {
+	s, was := asked[node]
+	if !was {
+		s = r.pollMember(ctx, group, node, group)
+		asked[node] = s
+	}
+	return s
 }
 
 // remove works under the volume's lock: no replica may be laid there between the check and the

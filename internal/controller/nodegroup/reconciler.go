@@ -181,11 +181,14 @@ func (r *Reconciler) note(group string, seen []sight) {
 	r.polled[group] = seen
 }
 
-// answers reports whether a member of the group answered when it was last polled.
-func (r *Reconciler) answers(group, node string) bool {
+// lastSight returns what the last poll of the group has seen of a member; nothing if the node is none.
+func (r *Reconciler) lastSight(group, node string) sight {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.ContainsFunc(r.polled[group], func(s sight) bool { return s.name == node && s.host != nil })
+	if at := slices.IndexFunc(r.polled[group], func(s sight) bool { return s.name == node }); at >= 0 {
+		return r.polled[group][at]
+	}
+	return sight{}
 }
 
 // sight is what was seen of one member.

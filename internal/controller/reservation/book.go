@@ -6,6 +6,7 @@ package reservation
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -73,12 +74,6 @@ type entry struct {
 	version string
 	// pending: it was taken, and is on no record yet.
 	pending bool
-}
-
-// staleSlot is the slot of a replica that waits for its host to come back, to be removed there.
-type staleSlot struct {
-	node, pool, image string
-	port              int32
 }
 
 // NewBook returns an empty book. A replica takes the size of the volume's cache on its host; that
@@ -243,63 +238,22 @@ func (b *Book) free(volume string) {
 
 // SetGroup enters a group's members and their capacity. It returns placement.ErrNodeTaken if a node
 // belongs to another group: nothing is placed on it as a member of this one yet, and all the rest is entered. Stale
-// replicas, which wait for their host to come back, keep their slot. Their list may have been read before HoldStale: a slot is
-// free once it has been on the list and is not any more.
+// replicas, which wait for their host to come back, keep their slot while the host is a member: nothing is placed on others.
+// Their list may have been read before HoldStale: a slot is free once it has been on the list and is not any more.
 func (b *Book) SetGroup(g placement.Group, stale []v1alpha1.StaleReplica) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	err := b.ledger.SetGroup(g)
-	listed := map[staleSlot]bool{}
+	held := map[staleSlot]bool{}
 	for _, r := range stale {
-		listed[b.hold(g.Name, r, true)] = true
+		held[b.hold(g.Name, r, true)] = slices.ContainsFunc(g.Members, func(m placement.Member) bool { return m.Name == r.Node })
 	}
-	b.releaseStale(g.Name, func(slot staleSlot, was bool) bool { return was && !listed[slot] })
+	b.releaseStale(g.Name, func(slot staleSlot, was bool) bool { return was && !held[slot] })
 	b.members[g.Name] = map[string]placement.Member{}
 	for _, m := range g.Members {
 		b.members[g.Name][m.Name] = m
 	}
 	return err
-}
-
-// HoldStale keeps the slots of replicas that were just given up, until ReleaseStale, or until they have been on the list
-// that SetGroup gets and are not any more.
-func (b *Book) HoldStale(group string, stale []v1alpha1.StaleReplica) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, r := range stale {
-		b.hold(group, r, false)
-	}
-}
-
-// ReleaseStale frees the slot of a stale replica that was just removed, and taken off the group's list. No call of SetGroup
-// may have seen it there.
-func (b *Book) ReleaseStale(group string, r v1alpha1.StaleReplica) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.releaseStale(group, func(slot staleSlot, _ bool) bool {
-		return slot.node == r.Node && slot.pool == r.Pool && slot.image == r.Image
-	})
-}
-
-func (b *Book) releaseStale(group string, gone func(slot staleSlot, listed bool) bool) {
-	for slot, listed := range b.stale[group] {
-		if gone(slot, listed) {
-			b.numbers(group).release(int(slot.port - b.slots.Ports.First))
-			delete(b.stale[group], slot)
-		}
-	}
-}
-
-func (b *Book) hold(group string, r v1alpha1.StaleReplica, listed bool) staleSlot {
-	slot := staleSlot{node: r.Node, pool: r.Pool, image: r.Image, port: r.Port}
-	if b.stale[group] == nil {
-		b.stale[group] = map[staleSlot]bool{}
-	}
-	if _, held := b.stale[group][slot]; !held {
-		b.numbers(group).take(int(slot.port - b.slots.Ports.First))
-	}
-	b.stale[group][slot] = listed
-	return slot
 }
 
 // Ready reports whether the node was ready for replicas when it was last polled.

@@ -204,7 +204,7 @@ func passing() []known {
 			"runs there (docs/redundancy.md)"},
 		{v1alpha1.ConditionUncached, v1alpha1.ReasonUncachedDetached, "nothing: its next attachment in group GROUP has a cache"},
 		{reason: StaleReplicas, todo: "nothing: the driver removes them when the host is back; if a host is gone for good, take it out " +
-			"of the group"},
+			"of the group and delete its Node"},
 		{reason: InDeletion, todo: "if that lasts: kubectl describe pv VOLUME shows what it waits for"},
 		{reason: "Waiting", todo: "nothing, unless the message names a host or a disk to bring back (docs/redundancy.md)"},
 		{reason: "Beginning", todo: repairs},
