@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -68,7 +69,7 @@ func TestALateClientIsFencedWhileHostsDoNotAnswer(t *testing.T) {
 	informer := cache.NewSharedIndexInformer(list, &v1alpha1.CacheVolume{}, 0, cache.Indexers{})
 	go informer.RunWithContext(ctx)
 	m, err := ctrl.NewManager(&rest.Config{}, ctrl.Options{
-		Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"},
+		Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
 		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return meta.NewDefaultRESTMapper(nil), nil },
 		NewClient:      func(*rest.Config, client.Options) (client.Client, error) { return api.Build(), nil },
 		NewCache: func(*rest.Config, crcache.Options) (crcache.Cache, error) {
