@@ -171,6 +171,21 @@ func TestAMapThatComesAfterTheNextHolderWasChosenIsFenced(t *testing.T) {
 	}
 }
 
+// TestALateClientThatIsOnRecordIsLeftToItsRenewal: a killed client may hold the image's lock for long. Each look would fence it again,
+// and nobody would learn that its entry was shortened.
+func TestALateClientThatIsOnRecordIsLeftToItsRenewal(t *testing.T) {
+	w := newWorld(t)
+	v, _, partner := w.Fenced("pvc-1")
+	_, err := w.Publish("pvc-1", partner)
+	csitest.Must(t, err)
+	w.open(v, csitest.OldClient)
+	before := len(w.Images.Fenced)
+	csitest.Must(t, w.Locked.FenceLate(t.Context(), "pvc-1"))
+	if len(w.Images.Fenced) != before {
+		t.Errorf("fenced %v, %d times before this look", w.Images.Fenced, before)
+	}
+}
+
 // TestAMapThatComesAfterTheNextHolderWasUndoneIsFenced: the client of the next holder is on record. Its
 // stage failed for good and was undone, so the image was free for the late dev_connect.
 func TestAMapThatComesAfterTheNextHolderWasUndoneIsFenced(t *testing.T) {
