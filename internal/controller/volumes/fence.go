@@ -125,7 +125,7 @@ func (l *Locked) FenceLate(ctx context.Context, id string) error {
 		return fmt.Errorf("find who has image %s open: %w", ImageOf(v), err)
 	}
 	known := l.steps.addressesOfFenced(ctx, v)
-	if len(authority.Late(v, open, known)) == 0 {
+	if len(unrecorded(v, authority.Late(v, open, known))) == 0 {
 		return nil
 	}
 	done, err := l.operations.Begin(id, "fencing of a late client")
@@ -139,29 +139,32 @@ func (l *Locked) FenceLate(ctx context.Context, id string) error {
 	if err := l.steps.NotBehind(ctx, v); err != nil {
 		return err
 	}
-	return l.steps.fenceLate(ctx, v, authority.Late(v, open, known))
+	return l.steps.fenceLate(ctx, v, unrecorded(v, authority.Late(v, open, known)))
 }
 
-// fenceLate records the clients, then fences them. It fences one that is on record already once
-// more: perhaps an earlier call only recorded it.
+// unrecorded leaves out the clients that are on record already. KeepFenced looks after those, also if an earlier call only
+// recorded them.
+func unrecorded(v *v1alpha1.CacheVolume, clients []v1alpha1.FencedClient) []v1alpha1.FencedClient {
+	return slices.DeleteFunc(clients, func(client v1alpha1.FencedClient) bool { return authority.IsFenced(v, client.Address) })
+}
+
+// fenceLate records the clients, then fences them.
 func (s *Steps) fenceLate(ctx context.Context, v *v1alpha1.CacheVolume, late []v1alpha1.FencedClient) error {
-	before := len(v.Status.Fenced)
+	if len(late) == 0 {
+		return nil // another call was faster
+	}
 	blocked, err := s.Images.Blocklist(ctx, v.Spec.ClusterID)
 	if err != nil {
 		return fmt.Errorf("read the blocklist: %w", err)
 	}
 	for _, client := range late {
-		client.EarlierUntil = earlier(blocked, client.Address)
-		if client.Time = s.now(); !authority.IsFenced(v, client.Address) {
-			v.Status.Fenced = append(v.Status.Fenced, client)
-		}
+		client.EarlierUntil, client.Time = earlier(blocked, client.Address), s.now()
+		v.Status.Fenced = append(v.Status.Fenced, client)
 	}
-	if len(v.Status.Fenced) > before {
-		if err := s.UpdateStatus(ctx, v, "late clients are about to be fenced"); err != nil {
-			return err
-		}
-		crashpoint.Reach("unfence/late_recorded")
+	if err := s.UpdateStatus(ctx, v, "late clients are about to be fenced"); err != nil {
+		return err
 	}
+	crashpoint.Reach("unfence/late_recorded")
 	for _, client := range late {
 		s.Log.WarnContext(ctx, "fencing", "volume", v.Name, "node", client.Node, "client", client.Address,
 			"reason", "it has opened the image after another node was given the volume")
