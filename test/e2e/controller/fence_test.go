@@ -188,7 +188,7 @@ func fenceScenes() []scene {
 			name: "a fence that somebody has shortened is made long again", prepare: prepare,
 			call: func(t *testing.T, w *world, d *driver) error {
 				if !shortened {
-					holder.close() // else it is taken for a late client
+					holder.close() // it writes no more
 					w.shorten(t, holder.address)
 					shortened = true
 				}
