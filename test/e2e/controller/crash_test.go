@@ -139,6 +139,7 @@ func (l *line) leader(t *testing.T) *driver {
 // trace finds the points that the scene's call passes.
 func (s scene) trace(t *testing.T, l *line) []string {
 	d, w := l.leader(t), l.world
+	l.explain(t, d)
 	s.prepare(t, w, d)
 	d.reached(t)
 	must(t, s.callAsSidecar(t, w, d))
@@ -187,15 +188,17 @@ func (s scene) callAsSidecar(t *testing.T, w *world, d *driver) error {
 	return err
 }
 
-// explain shows what two leaders did if the test fails, and clears up for the next one.
-func (l *line) explain(t *testing.T, first, second *driver) {
+// explain shows what the leaders did if the test fails, and clears up for the next one.
+func (l *line) explain(t *testing.T, leaders ...*driver) {
 	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("log of the first leader:\n%s\nof the second:\n%s", first.log(), second.log())
-			first.bury()
-			second.bury()
-			l.world.purge(t)
+		if !t.Failed() {
+			return
 		}
+		for n, d := range leaders {
+			t.Logf("log of leader %d:\n%s", n+1, d.log())
+			d.bury()
+		}
+		l.world.purge(t)
 	})
 }
 

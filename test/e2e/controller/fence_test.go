@@ -134,9 +134,9 @@ func (w *world) deadClient(t *testing.T, image string) {
 func fenceScenes() []scene {
 	var lost, partner string
 	var holder, late *mapped
-	var released, shortened bool
-	prepare := func(t *testing.T, w *world, d *driver) {
-		released, shortened, late = false, false, nil
+	var released, removed bool
+	attach := func(t *testing.T, w *world, d *driver) {
+		released, removed, late = false, false, nil
 		until(t, func() error { return d.create(t.Context(), crashed) })
 		v := w.one(t)
 		lost, partner = v.Spec.Replicas[0], v.Spec.Replicas[1]
@@ -145,6 +145,8 @@ func fenceScenes() []scene {
 		must(t, holder.write())
 		w.fleet.Hosts[lost].Connect(imageRef(), holder.address)
 		w.clientAddress(t, holder.address)
+	}
+	take := func(t *testing.T, w *world, d *driver) {
 		w.kubectl(t, "", "taint", "node", lost, "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute")
 		until(t, func() error { return d.unpublish(t.Context(), crashed, lost) })
 		until(t, func() error { return d.publish(t.Context(), crashed, partner) })
@@ -164,7 +166,11 @@ func fenceScenes() []scene {
 	}
 	return []scene{
 		{
-			name: "a late client is fenced, and both are let in again", prepare: prepare, clean: clean,
+			name: "a late client is fenced, and both are let in again", clean: clean,
+			prepare: func(t *testing.T, w *world, d *driver) {
+				attach(t, w, d)
+				take(t, w, d)
+			},
 			call: func(t *testing.T, w *world, d *driver) error {
 				if late == nil {
 					late = w.open(t, w.one(t).Spec.Image)
@@ -185,20 +191,29 @@ func fenceScenes() []scene {
 			},
 		},
 		{
-			name: "a fence that somebody has shortened is made long again", prepare: prepare,
+			name: "a fence that somebody has removed is made again, and is the driver's then",
+			prepare: func(t *testing.T, w *world, d *driver) {
+				attach(t, w, d)
+				holder.close() // it writes no more
+				w.ceph.Ceph(t, "osd", "blocklist", "add", holder.address, "600")
+				take(t, w, d)
+				if c := w.one(t).Status.Fenced[0]; c.EarlierUntil == nil || !w.fencedForYears(t, holder.address) {
+					t.Errorf("the entry that was there is not replaced: %+v", c)
+				}
+			},
 			call: func(t *testing.T, w *world, d *driver) error {
-				if !shortened {
-					holder.close() // it writes no more
-					w.shorten(t, holder.address)
-					shortened = true
+				if !removed {
+					w.ceph.Ceph(t, "osd", "blocklist", "rm", holder.address)
+					removed = true
 				}
 				return d.asked(t.Context(), func() (bool, error) { return w.fencedForYears(t, holder.address), nil })
 			},
 			check: func(*testing.T, *world) {},
 			clean: func(t *testing.T, w *world, d *driver) {
 				must(t, lifted(t, w, d))
-				// It stays on the blocklist for the time of the entry that was somebody else's.
-				w.ceph.Ceph(t, "osd", "blocklist", "rm", holder.address)
+				if w.blocklisted(t, holder.address) {
+					t.Error("the map is gone and its fence is not lifted")
+				}
 				clean(t, w, d)
 			},
 		},
@@ -219,18 +234,6 @@ func (w *world) fencedLongAgo(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-// shorten gives the client an entry on the blocklist that ends soon, and returns once that is there or csi-controller has
-// seen it. If csi-controller fences the client between the two commands, Ceph keeps the end of its entry.
-func (w *world) shorten(t *testing.T, address string) {
-	t.Helper()
-	seen := func(c v1alpha1.FencedClient) bool { return c.Address == address && c.EarlierUntil != nil }
-	eventually(t, time.Minute, func() bool {
-		w.ceph.Ceph(t, "osd", "blocklist", "rm", address)
-		w.ceph.Ceph(t, "osd", "blocklist", "add", address, "60")
-		return !w.fencedForYears(t, address) || slices.ContainsFunc(w.one(t).Status.Fenced, seen)
-	}, func() string { return "the entry does not end soon" })
 }
 
 // fencedForYears reports whether the client's entry on the blocklist ends no sooner than in a year.

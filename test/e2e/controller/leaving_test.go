@@ -94,7 +94,7 @@ func (l *leaving) moved(t *testing.T, w *world, d *driver) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("not moved: %+v", v)
+	return fmt.Errorf("not moved: %+v, %+v", v.Spec, v.Status)
 }
 
 // look fails if the volume may become dirty on one copy, or if the new copy counts before it is filled.

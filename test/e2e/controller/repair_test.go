@@ -88,7 +88,7 @@ func (l *loss) repaired(t *testing.T, w *world, d *driver) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("not repaired: %+v", v)
+	return fmt.Errorf("not repaired: %+v, %+v", v.Spec, v.Status)
 }
 
 // play plays the kernel of the holder: what writes through becomes clean, and a new partner is filled once it is there.

@@ -271,7 +271,10 @@ func (w *world) purge(t *testing.T) {
 		_ = exec.Command("rbd", "-c", w.ceph.Conf(), "trash", "purge", "--no-progress", pool).Run()
 	}
 	w.remove(&corev1.PersistentVolumeClaimList{}, &corev1.PersistentVolumeList{})
+	_, _ = w.try("", "taint", "node", "--all", "node.kubernetes.io/out-of-service-")
 	for _, h := range w.fleet.Hosts {
+		h.Stop()
+		h.Restart(t)
 		h.Forget()
 	}
 }
