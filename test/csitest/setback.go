@@ -74,6 +74,6 @@ func (w *World) WrittenSince(id string) (v *v1alpha1.CacheVolume, holder, partne
 
 // Holds reports whether the host still has the volume's replica with dirty bytes in it.
 func (w *World) Holds(node string, v *v1alpha1.CacheVolume) bool {
-	status, _ := w.Host(node).Volume(Ref(v))
+	status := w.Host(node).Status(Ref(v))
 	return status.DirtyBytes != nil && *status.DirtyBytes == DirtyBytes
 }

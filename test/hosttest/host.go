@@ -181,14 +181,6 @@ func (h *Host) Connected(volume escache.VolumeRef) (epoch int64, connected bool)
 	return s.Epoch, s.Device != ""
 }
 
-// Volume returns the volume's status here, and how many flushes run there now.
-func (h *Host) Volume(volume escache.VolumeRef) (status escache.VolumeStatus, flushes int) {
-	if status = h.Status(volume); status.State == escache.StateFlushing {
-		flushes = 1
-	}
-	return status, flushes
-}
-
 // Partner returns the name of the replica's partner; empty until it was changed.
 func (h *Host) Partner(volume escache.VolumeRef) string {
 	if peers := h.Status(volume).Peers; len(peers) > 0 {

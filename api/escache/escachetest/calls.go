@@ -19,6 +19,18 @@ func (h *Host) Status(ref escache.VolumeRef) escache.VolumeStatus {
 	return h.one(ref)
 }
 
+// Flushes is how many volumes the host writes back at this moment.
+func (h *Host) Flushes() int {
+	defer h.lock()()
+	n := 0
+	for _, r := range h.replicas {
+		if r.verb == "flush" {
+			n++
+		}
+	}
+	return n
+}
+
 // PutReplica is PUT /v1/replica.
 func (h *Host) PutReplica(ctx context.Context, req escache.ReplicaRequest) error {
 	_, err := h.put(ctx, req)

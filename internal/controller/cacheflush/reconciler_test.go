@@ -340,8 +340,7 @@ func TestRateBoundsANodesAverage(t *testing.T) {
 
 func TestFewVolumesOfANodeAtOnce(t *testing.T) {
 	w := newWorld(t)
-	names := []string{"a", "b", "c", "d", "e"}
-	for _, name := range names {
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
 		w.attach(name, "n1", 30*mib)
 		w.load("n1", name, escachetest.Traffic{CephPerSecond: 100 * mib})
 	}
@@ -350,12 +349,7 @@ func TestFewVolumesOfANodeAtOnce(t *testing.T) {
 	go func() {
 		highest := 0
 		for {
-			running := 0
-			for _, name := range names {
-				_, n := w.fleet.Hosts["n1"].Volume(escache.VolumeRef{Pool: "rbd", Image: name})
-				running += n
-			}
-			highest = max(highest, running)
+			highest = max(highest, w.fleet.Hosts["n1"].Flushes())
 			select {
 			case <-stop:
 				most <- highest

@@ -136,7 +136,7 @@ func (w *world) volume(name string) *v1alpha1.CacheVolume {
 
 // on is what the host says of a volume.
 func (w *world) on(node, volume string) escache.VolumeStatus {
-	s, _ := w.fleet.Hosts[node].Volume(escache.VolumeRef{Pool: "rbd", Image: volume})
+	s := w.fleet.Hosts[node].Status(escache.VolumeRef{Pool: "rbd", Image: volume})
 	return s
 }
 

@@ -267,7 +267,7 @@ func TestASourceIsLockedWhileItIsCloned(t *testing.T) {
 	var meanwhile []error
 	w.Images.Creating = func(volumes.ImageSpec) error {
 		_, published := w.Publish("a", "n1")
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 6*time.Second)
 		defer cancel()
 		// These two wait for a third of the time that they have left.
 		_, snapped := w.Service.CreateSnapshot(ctx, &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: "a"})

@@ -299,7 +299,7 @@ func TestAReadOnlyVolumeWaitsOnlyForSoLong(t *testing.T) {
 	var all sync.WaitGroup
 	all.Go(func() { first = w.publishReadOnly("r", "n1") })
 	<-begun
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
 	defer cancel()
 	_, err := w.Service.ControllerPublishVolume(ctx, &csi.ControllerPublishVolumeRequest{
 		VolumeId: "r", NodeId: "n2", VolumeCapability: readers(),

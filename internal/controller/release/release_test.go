@@ -43,7 +43,7 @@ func TestADirtyVolumeIsWrittenBackBeforeItIsReleased(t *testing.T) {
 	if !w.Gone("pvc-1") {
 		t.Error("its record is still there")
 	}
-	if status, _ := w.Host(survivor).Volume(csitest.Ref(v)); status.State == "connected" ||
+	if status := w.Host(survivor).Status(csitest.Ref(v)); status.State == "connected" ||
 		w.Images.Released[volumes.ImageOf(v)].Epoch < 2 {
 		t.Errorf("not written back by %s: %+v", survivor, status)
 	}

@@ -154,7 +154,7 @@ func TestAHolderWithoutADiskWritesThrough(t *testing.T) {
 	w.steps(4)
 	w.at("v", "Waiting", "restart its pod")
 	v := w.volume("v")
-	if s, _ := w.fleet.Hosts["n1"].Volume(ref("v")); s.Mode != escache.ModeWritethrough || v.Status.Authority != v1alpha1.AuthorityCeph ||
+	if s := w.fleet.Hosts["n1"].Status(ref("v")); s.Mode != escache.ModeWritethrough || v.Status.Authority != v1alpha1.AuthorityCeph ||
 		!slices.Equal(v.Spec.Replicas, []string{"n1", "n2"}) {
 		t.Errorf("mode %s, replicas %v, status %+v", s.Mode, v.Spec.Replicas, v.Status)
 	}
@@ -200,7 +200,7 @@ func TestWithoutRoomTheVolumeWritesThroughUntilACopyIsBack(t *testing.T) {
 	w.record("v", func(v *v1alpha1.CacheVolume) { v.Status.Outdated = nil })
 	w.steps(2)
 	v := w.volume("v")
-	if s, _ := w.fleet.Hosts["n1"].Volume(ref("v")); s.Mode != escache.ModeWriteback || v.Status.Repair != nil ||
+	if s := w.fleet.Hosts["n1"].Status(ref("v")); s.Mode != escache.ModeWriteback || v.Status.Repair != nil ||
 		v.Status.Authority != v1alpha1.AuthorityCache {
 		t.Errorf("mode %s, status %+v", s.Mode, v.Status)
 	}

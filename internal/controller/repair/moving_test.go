@@ -59,7 +59,7 @@ func (w *world) uncordon(volumes ...string) {
 func (w *world) kept(name string) {
 	w.t.Helper()
 	v := w.volume(name)
-	s, _ := w.fleet.Hosts["n1"].Volume(ref(name))
+	s := w.fleet.Hosts["n1"].Status(ref(name))
 	outdated := slices.ContainsFunc(v.Spec.Replicas, v.Status.IsOutdated)
 	if outdated && (v.Status.Authority != v1alpha1.AuthorityCeph || s.Mode != escache.ModeWritethrough) {
 		w.t.Fatalf("it may become dirty on one copy: the cache is %s, replicas %v, status %+v", s.Mode, v.Spec.Replicas, v.Status)
@@ -105,7 +105,7 @@ func TestMove(t *testing.T) {
 	}
 	check(t, w.drain.Restore(t.Context(), "v", v1alpha1.FlushOwner(evacuation))) // as package cacheflush does
 	step()
-	if s, _ := holder.Volume(ref("v")); s.Mode != escache.ModeWriteback || w.volume("v").Status.Authority != v1alpha1.AuthorityCache {
+	if s := holder.Status(ref("v")); s.Mode != escache.ModeWriteback || w.volume("v").Status.Authority != v1alpha1.AuthorityCache {
 		t.Errorf("the holder is in mode %s", s.Mode)
 	}
 	if w.fleet.Hosts["n2"].Has(ref("v")) || !w.fleet.Hosts["n3"].Has(ref("v")) {
@@ -176,7 +176,7 @@ func TestACopyForWhichThereIsNoOtherHostStays(t *testing.T) {
 			w.uncordon("v")
 			w.poll()
 			w.at("v", repair.ReasonNone, "")
-			if s, _ := w.fleet.Hosts["n1"].Volume(ref("v")); s.Mode != escache.ModeWriteback {
+			if s := w.fleet.Hosts["n1"].Status(ref("v")); s.Mode != escache.ModeWriteback {
 				t.Errorf("the holder is in mode %s", s.Mode)
 			}
 		})

@@ -249,7 +249,7 @@ func TestRepair(t *testing.T) {
 	w.at("v", "Beginning", "node n2 has not answered since")
 	step()
 	w.at("v", "Draining", "4Ki are left")
-	if s, _ := holder.Volume(ref("v")); s.Mode != escache.ModeWritethrough {
+	if s := holder.Status(ref("v")); s.Mode != escache.ModeWritethrough {
 		t.Errorf("the holder is in mode %s", s.Mode)
 	}
 	holder.Write(ref("v"), 0)
@@ -285,7 +285,7 @@ func TestRepair(t *testing.T) {
 		s.Authority != v1alpha1.AuthorityCache || s.AttachedNode != "n1" {
 		t.Errorf("status %+v", s)
 	}
-	if s, _ := holder.Volume(ref("v")); s.Mode != escache.ModeWriteback {
+	if s := holder.Status(ref("v")); s.Mode != escache.ModeWriteback {
 		t.Errorf("the holder is in mode %s", s.Mode)
 	}
 	w.fleet.Hosts["n2"].Restart(t)
@@ -308,7 +308,7 @@ func TestDrainOfSomebodyElseOutlivesTheRepair(t *testing.T) {
 		w.poll()
 	}
 	w.at("v", repair.ReasonNone, "")
-	s, _ := w.fleet.Hosts["n1"].Volume(ref("v"))
+	s := w.fleet.Hosts["n1"].Status(ref("v"))
 	if v := w.volume("v"); s.Mode != escache.ModeWritethrough || len(v.Status.WriteThrough) != 1 || v.Status.Repair != nil {
 		t.Errorf("mode %s, status %+v", s.Mode, v.Status)
 	}

@@ -74,7 +74,7 @@ func secrets(t *testing.T, w *world) {
 	must(t, os.WriteFile(broken, []byte("[client.admin]\n\tkey "+s.planted["Ceph's key"]+"\n"), 0o600))
 	w.addCluster(t, "broken", w.ceph.Conf(), broken) // both stay: the tests that follow show that they do not matter to volumes elsewhere
 	for _, cluster := range []string{"refused", "broken"} {
-		err := d.createIn(t, "pvc-"+cluster, cluster, "rbd")
+		err := d.createIn(t, enough, "pvc-"+cluster, cluster, "rbd")
 		s.checkNoSecret(t, "the error of a wrong key", fmt.Sprint(err), cluster)
 	}
 	for _, send := range []func() (*http.Request, error){

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// takeOver uses the default lease settings, where it measures.
+// takeOver uses the default lease settings, where it measures. That these let another replica lead within 20 s is tested in
+// played time, with csi-controller's options.
 func takeOver(t *testing.T, w *world) {
 	t.Run("killed", func(t *testing.T) {
 		a, b := w.launch(t, "a"), w.launch(t, "b")
@@ -28,11 +29,7 @@ func takeOver(t *testing.T, w *world) {
 			}
 			time.Sleep(50 * time.Millisecond)
 		}
-		took := time.Since(begun)
-		t.Logf("kill -9 of the leader to the next CreateVolume: %s", took.Round(10*time.Millisecond))
-		if took > 20*time.Second {
-			t.Errorf("took %s", took)
-		}
+		t.Logf("kill -9 of the leader to the next CreateVolume: %s", time.Since(begun).Round(10*time.Millisecond))
 		must(t, second.delete(t.Context(), "pvc-before"))
 		must(t, second.delete(t.Context(), "pvc-after"))
 	})

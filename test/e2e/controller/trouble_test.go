@@ -14,8 +14,12 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// patience is less than the sidecars have, and much less than Ceph's own limits.
-const patience = 4 * time.Second
+// patience is less than the sidecars have, and much less than Ceph's own limits. It is for calls that end with it: whoever
+// wants the driver's own error gives its call enough time.
+const (
+	patience = 4 * time.Second
+	enough   = time.Minute
+)
 
 // trouble breaks one thing at a time. Each failure has the right code, in time, and passes by
 // itself when its cause does.
@@ -27,16 +31,16 @@ func trouble(t *testing.T, w *world) {
 		run  func(t *testing.T)
 	}{
 		{"unknown pool", func(t *testing.T) {
-			wants(t, d.createIn(t, "pvc-t", clusterID, "nowhere"), []codes.Code{codes.InvalidArgument}, "nowhere")
+			wants(t, d.createIn(t, enough, "pvc-t", clusterID, "nowhere"), []codes.Code{codes.InvalidArgument}, "nowhere")
 		}},
 		{"unknown cluster", func(t *testing.T) {
-			wants(t, d.createIn(t, "pvc-t", "nowhere", "rbd"), []codes.Code{codes.InvalidArgument}, "nowhere")
+			wants(t, d.createIn(t, enough, "pvc-t", "nowhere", "rbd"), []codes.Code{codes.InvalidArgument}, "nowhere")
 		}},
 		{"wrong key", func(t *testing.T) {
 			w.addCluster(t, "wrongkey", w.ceph.Conf(), w.foreignKeyring(t))
-			wants(t, d.createIn(t, "pvc-t", "wrongkey", "rbd"), []codes.Code{codes.FailedPrecondition}, "wrongkey")
+			wants(t, d.createIn(t, enough, "pvc-t", "wrongkey", "rbd"), []codes.Code{codes.FailedPrecondition}, "wrongkey")
 			w.addCluster(t, "wrongkey", w.ceph.Conf(), w.ceph.AdminKeyring())
-			eventually(t, 30*time.Second, func() bool { return d.createIn(t, "pvc-t", "wrongkey", "rbd") == nil },
+			eventually(t, 30*time.Second, func() bool { return d.createIn(t, enough, "pvc-t", "wrongkey", "rbd") == nil },
 				func() string { return "the right key does not help" })
 			until(t, func() error { return d.delete(t.Context(), "pvc-t") })
 		}},
@@ -44,22 +48,22 @@ func trouble(t *testing.T, w *world) {
 			conf := filepath.Join(t.TempDir(), "ceph.conf")
 			must(t, os.WriteFile(conf, []byte("[global]\nmon_host = v1:127.0.0.1:1\n"), 0o600))
 			w.addCluster(t, "down", conf, w.ceph.AdminKeyring())
-			wants(t, d.createIn(t, "pvc-t", "down", "rbd"), outage, "down")
+			wants(t, d.createIn(t, enough, "pvc-t", "down", "rbd"), outage, "down")
 			w.addCluster(t, "down", w.ceph.Conf(), w.ceph.AdminKeyring())
-			eventually(t, time.Minute, func() bool { return d.createIn(t, "pvc-t", "down", "rbd") == nil },
+			eventually(t, time.Minute, func() bool { return d.createIn(t, enough, "pvc-t", "down", "rbd") == nil },
 				func() string { return "the cluster is back and the driver does not notice" })
 			until(t, func() error { return d.delete(t.Context(), "pvc-t") }) // one of its connections may still be dialling
 		}},
 		{"Ceph stalled", func(t *testing.T) {
 			must(t, d.create(t.Context(), "pvc-there"))
 			resume := w.ceph.Stall(t)
-			wants(t, d.createIn(t, "pvc-t", clusterID, "rbd"), outage)
+			wants(t, d.createIn(t, patience, "pvc-t", clusterID, "rbd"), outage)
 			wants(t, within(t, patience, func(ctx context.Context) error { return d.delete(ctx, "pvc-there") }), outage)
 			if _, err := d.ListVolumes(t.Context(), &csi.ListVolumesRequest{}); err != nil {
 				t.Errorf("a stalled Ceph stops what does not need it: %v", err)
 			}
 			resume()
-			until(t, func() error { return d.createIn(t, "pvc-t", clusterID, "rbd") })
+			until(t, func() error { return d.createIn(t, enough, "pvc-t", clusterID, "rbd") })
 			until(t, func() error { return d.delete(t.Context(), "pvc-t") })
 			until(t, func() error { return d.delete(t.Context(), "pvc-there") })
 		}},
@@ -72,7 +76,7 @@ func trouble(t *testing.T, w *world) {
 			full := append([]codes.Code{codes.ResourceExhausted}, outage...)
 			made := 0
 			eventually(t, time.Minute, func() bool {
-				err := d.createIn(t, fmt.Sprintf("pvc-%d", made), clusterID, "small")
+				err := d.createIn(t, patience, fmt.Sprintf("pvc-%d", made), clusterID, "small")
 				if err != nil {
 					wants(t, err, full)
 					return true
@@ -81,7 +85,7 @@ func trouble(t *testing.T, w *world) {
 				return false
 			}, func() string { return fmt.Sprintf("%d images fit into a pool for one object", made) })
 			w.ceph.Ceph(t, "osd", "pool", "set-quota", "small", "max_objects", "0")
-			eventually(t, time.Minute, func() bool { return d.createIn(t, fmt.Sprintf("pvc-%d", made), clusterID, "small") == nil },
+			eventually(t, time.Minute, func() bool { return d.createIn(t, patience, fmt.Sprintf("pvc-%d", made), clusterID, "small") == nil },
 				func() string { return "there is room again and the driver does not notice" })
 			for i := range made + 1 {
 				until(t, func() error { return d.delete(t.Context(), fmt.Sprintf("pvc-%d", i)) })
@@ -104,11 +108,11 @@ func trouble(t *testing.T, w *world) {
 	t.Run("API server down", func(t *testing.T) { apiServerDown(t, w) })
 }
 
-func (d *driver) createIn(t *testing.T, name, cluster, pool string) error {
+func (d *driver) createIn(t *testing.T, limit time.Duration, name, cluster, pool string) error {
 	t.Helper()
 	r := creation(name)
 	r.Parameters["clusterID"], r.Parameters["pool"] = cluster, pool
-	return within(t, patience, func(ctx context.Context) error {
+	return within(t, limit, func(ctx context.Context) error {
 		_, err := d.CreateVolume(ctx, r)
 		return err
 	})
@@ -130,8 +134,9 @@ func escachedDown(t *testing.T, w *world, d *driver) {
 	node, partner, spare := v.Spec.Replicas[0], v.Spec.Replicas[1], third(v)
 	w.fleet.Hosts[partner].Stop()
 	w.fleet.Hosts[spare].Stop()
-	time.Sleep(2 * time.Second) // a poll
-	wants(t, within(t, patience, func(ctx context.Context) error { return d.publish(ctx, crashed, node) }),
+	w.seenAway(t, v.Spec.Group, partner)
+	w.seenAway(t, v.Spec.Group, spare)
+	wants(t, within(t, enough, func(ctx context.Context) error { return d.publish(ctx, crashed, node) }),
 		[]codes.Code{codes.Unavailable})
 	must(t, d.create(t.Context(), "pvc-elsewhere"))
 	w.fleet.Hosts[spare].Restart(t)
@@ -141,8 +146,9 @@ func escachedDown(t *testing.T, w *world, d *driver) {
 		t.Errorf("replicas on %v", on)
 	}
 	w.fleet.Hosts[partner].Restart(t)
-	must(t, d.unpublish(t.Context(), crashed, node))
-	must(t, d.delete(t.Context(), crashed))
+	// The partner's stale replica is removed meanwhile, which keeps the volume busy for a moment.
+	until(t, func() error { return d.unpublish(t.Context(), crashed, node) })
+	until(t, func() error { return d.delete(t.Context(), crashed) })
 	must(t, d.delete(t.Context(), "pvc-elsewhere"))
 }
 

@@ -118,21 +118,21 @@ func (w *world) change(t *testing.T, c *chromium) {
 // takes that away.
 func (w *world) trouble(t *testing.T) func() {
 	t.Helper()
-	v := w.volume(t, "b")
-	was := v.Status
-	v.Status.Outdated = []string{"n3"}
-	v.Status.Repair = &v1alpha1.ReplicaRepair{Epoch: 1, Lost: "n3", Substitute: "n2", Since: metav1.Now()}
-	v.Status.Conditions = []metav1.Condition{
-		{
-			Type: v1alpha1.ConditionRedundant, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonHostSilent,
-			Message: "node n3 has not answered for 6m", LastTransitionTime: metav1.Now(),
-		},
-		{
-			Type: v1alpha1.ConditionRepairing, Status: metav1.ConditionTrue, Reason: "Copying", Message: "the copy on n2 has 40 % of the cache",
-			LastTransitionTime: metav1.Now(),
-		},
-	}
-	must(t, w.api.Status().Update(t.Context(), v))
+	was := w.volume(t, "b").Status
+	w.edit(t, "b", func(v *v1alpha1.CacheVolume) {
+		v.Status.Outdated = []string{"n3"}
+		v.Status.Repair = &v1alpha1.ReplicaRepair{Epoch: 1, Lost: "n3", Substitute: "n2", Since: metav1.Now()}
+		v.Status.Conditions = []metav1.Condition{
+			{
+				Type: v1alpha1.ConditionRedundant, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonHostSilent,
+				Message: "node n3 has not answered for 6m", LastTransitionTime: metav1.Now(),
+			},
+			{
+				Type: v1alpha1.ConditionRepairing, Status: metav1.ConditionTrue, Reason: "Copying", Message: "the copy on n2 has 40 % of the cache",
+				LastTransitionTime: metav1.Now(),
+			},
+		}
+	})
 	taken := &v1alpha1.CacheSnapshot{ObjectMeta: metav1.ObjectMeta{Name: "snapshot-of-a"}, Spec: v1alpha1.CacheSnapshotSpec{
 		Volume: "pvc-a", ClusterID: "c", Pool: "rbd", Image: "escache-a", Snapshot: "s",
 	}}
@@ -146,9 +146,7 @@ func (w *world) trouble(t *testing.T) func() {
 	return func() {
 		must(t, w.api.Delete(t.Context(), taken))
 		must(t, w.api.Delete(t.Context(), flush))
-		v := w.volume(t, "b")
-		v.Status = was
-		must(t, w.api.Status().Update(t.Context(), v))
+		w.edit(t, "b", func(v *v1alpha1.CacheVolume) { v.Status = was })
 	}
 }
 

@@ -83,7 +83,7 @@ func (w *world) lead(t *testing.T) {
 	go func() {
 		defer close(w.ended)
 		if err := m.Start(ctx); err != nil {
-			t.Error(err)
+			w.root.Error(err)
 		}
 	}()
 	w.root.Cleanup(w.retire) // not of a subtest that starts another leader

@@ -133,7 +133,7 @@ func (w *world) statusAndExplain(t *testing.T) {
 func (w *world) flushClaim(t *testing.T) {
 	out := w.escache(t, 0, "flush", "c", "-n", "shop", "--wait", "--timeout=2m")
 	says(t, out, "1 of 1 volumes are clean")
-	if s, _ := w.fleet.Hosts["n2"].Volume(ref("c")); *s.DirtyBytes != 0 || s.Mode != escache.ModeWriteback {
+	if s := w.fleet.Hosts["n2"].Status(ref("c")); *s.DirtyBytes != 0 || s.Mode != escache.ModeWriteback {
 		t.Errorf("%+v", s)
 	}
 	out = w.escache(t, 3, "flush", "a", "-n", "shop", "--wait", "--timeout=1s")

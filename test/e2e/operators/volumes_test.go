@@ -155,6 +155,6 @@ func (w *world) volumes(t *testing.T, group string) []v1alpha1.CacheVolume {
 }
 
 func (w *world) mode(node, name string) escache.Mode {
-	s, _ := w.fleet.Hosts[node].Volume(ref(name))
+	s := w.fleet.Hosts[node].Status(ref(name))
 	return s.Mode
 }

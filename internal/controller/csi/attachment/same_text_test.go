@@ -41,7 +41,7 @@ func TestTheTextStaysTheSameWhileACacheIsWrittenBack(t *testing.T) {
 			for i := range texts {
 				err := try()
 				csitest.Wants(t, err, codes.Aborted, "the repeated call goes on")
-				status, _ := w.Host(node).Volume(csitest.Ref(w.Volume("a")))
+				status := w.Host(node).Status(csitest.Ref(w.Volume("a")))
 				texts[i], left[i] = err.Error(), *status.DirtyBytes
 			}
 			if left[0] == left[1] {

@@ -234,7 +234,7 @@ func TestMaxSecondsBoundsTheHolds(t *testing.T) {
 		if r.Image != "escache-a" {
 			return nil
 		}
-		status, _ := w.Host(v.Status.AttachedNode).Volume(csitest.Ref(v))
+		status := w.Host(v.Status.AttachedNode).Status(csitest.Ref(v))
 		until = *status.HeldUntil
 		<-ctx.Done()
 		return ctx.Err()

@@ -38,7 +38,7 @@ func TestASnapshotHasWhatWasWrittenDuringAHoldThatNobodyHasEnded(t *testing.T) {
 		}
 		dirty := int64(-1)
 		w.Images.Taking = func(volumes.SnapshotRef) {
-			if status, _ := host.Volume(csitest.Ref(v)); status.DirtyBytes != nil && status.HeldUntil != nil {
+			if status := host.Status(csitest.Ref(v)); status.DirtyBytes != nil && status.HeldUntil != nil {
 				dirty = *status.DirtyBytes
 			}
 		}

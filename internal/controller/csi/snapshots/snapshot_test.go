@@ -162,12 +162,12 @@ func TestASnapshotOfMuchThatIsDirtyIsTakenOnceItIsLittle(t *testing.T) {
 	csitest.Wants(t, err, codes.Aborted, "writes it back")
 	left := int64(0)
 	w.Images.Taking = func(volumes.SnapshotRef) {
-		status, _ := w.Host(node).Volume(csitest.Ref(v))
+		status := w.Host(node).Status(csitest.Ref(v))
 		left = *status.DirtyBytes
 	}
 	_, err = w.Snap("s", "a")
 	csitest.Must(t, err)
-	if status, _ := w.Host(node).Volume(csitest.Ref(v)); left != 0 || status.HeldUntil != nil {
+	if status := w.Host(node).Status(csitest.Ref(v)); left != 0 || status.HeldUntil != nil {
 		t.Errorf("taken with %d bytes dirty, and held until %v", left, status.HeldUntil)
 	}
 }
