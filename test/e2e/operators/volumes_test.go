@@ -155,6 +155,5 @@ func (w *world) volumes(t *testing.T, group string) []v1alpha1.CacheVolume {
 }
 
 func (w *world) mode(node, name string) escache.Mode {
-	s := w.fleet.Hosts[node].Status(ref(name))
-	return s.Mode
+	return w.fleet.Hosts[node].Status(ref(name)).Mode
 }
