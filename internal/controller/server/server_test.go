@@ -97,11 +97,17 @@ func serve(t *testing.T) running {
 		Socket: r.socket, Prepare: func(context.Context) error { return nil }, Service: service{}, Code: volumes.Code, Longest: 200 * time.Millisecond,
 		Log: slog.New(slog.NewJSONHandler(r.log, nil)), Metrics: NewMetrics(r.registry),
 	})
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 2)
-	go func() { ended <- Standby{s}.Start(ctx) }()
-	go func() { ended <- s.Start(ctx) }()
-	r.stop = sync.OnceValue(func() error { cancel(); return errors.Join(<-ended, <-ended) })
+	listening, standsBy := context.WithCancel(context.Background())
+	leading, leads := context.WithCancel(context.Background())
+	ended, served := make(chan error, 1), make(chan error, 1)
+	go func() { ended <- Standby{s}.Start(listening) }()
+	go func() { served <- s.Start(leading) }()
+	r.stop = sync.OnceValue(func() error { // as a manager does, which waits for what needs no leader before it ends the rest
+		standsBy()
+		err := <-ended
+		leads()
+		return errors.Join(err, <-served)
+	})
 	for !accepts(r.socket) { // gRPC waits a second after a refused dial, longer than some calls here have
 		select {
 		case <-t.Context().Done():
