@@ -74,7 +74,8 @@ func (*Server) NeedLeaderElection() bool { return true }
 // them off loses nothing.
 const grace = 3 * time.Second
 
-// Start lets calls go on until the context ends, and with it this process's time as the leader.
+// Start lets calls go on until the context ends, and with it this process's time as the leader. The manager ends the
+// Standby first, and waits for it.
 func (s *Server) Start(ctx context.Context) error {
 	if err := s.Prepare(ctx); err != nil {
 		return fmt.Errorf("prepare to serve CSI: %w", err)
@@ -118,6 +119,7 @@ func (s Standby) Start(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() {
 		select {
 		case <-s.leads:
+			csiserver.Stop(s.grpc, grace)
 		default:
 			s.grpc.Stop()
 		}

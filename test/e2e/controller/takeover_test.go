@@ -39,6 +39,9 @@ func takeOver(t *testing.T, w *world) {
 		second := map[*driver]*driver{a: b, b: a}[first]
 		begun := time.Now()
 		must(t, first.command.Process.Signal(syscall.SIGTERM))
+		if !waitEnded(first) {
+			t.Error("the leader does not end")
+		}
 		leader(t, time.Minute, second)
 		t.Logf("SIGTERM of the leader to the next one ready: %s", time.Since(begun).Round(10*time.Millisecond))
 	})
