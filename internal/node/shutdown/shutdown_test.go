@@ -13,21 +13,24 @@ import (
 
 // leaving is a host whose volumes are detached one a second.
 type leaving struct {
-	down     bool
-	nodeErr  error
-	cacheErr error
-	begin    time.Time
-	volumes  int
+	down    bool
+	nodeErr error
+	silent  time.Duration // how long escached does not answer
+	begin   time.Time
+	volumes int
 }
 
 func (l *leaving) NodeShutsDown(context.Context, string) (bool, error) { return l.down, l.nodeErr }
 
 func (l *leaving) Status(context.Context) (*escache.Status, error) {
+	if time.Since(l.begin) < l.silent {
+		return nil, errors.New("no")
+	}
 	status := &escache.Status{Volumes: []escache.VolumeStatus{{VolumeRef: escache.VolumeRef{Image: "standby"}}}}
 	for range max(l.volumes-int(time.Since(l.begin)/time.Second), 0) {
 		status.Volumes = append(status.Volumes, escache.VolumeStatus{Device: "/dev/escache/rbd/x"})
 	}
-	return status, l.cacheErr
+	return status, nil
 }
 
 func TestCSINodeWaitsForItsVolumesOnlyWhileTheHostShutsDown(t *testing.T) {
@@ -42,7 +45,8 @@ func TestCSINodeWaitsForItsVolumesOnlyWhileTheHostShutsDown(t *testing.T) {
 		{"they take too long", leaving{down: true, volumes: 50}, 10 * time.Second, 10 * time.Second},
 		{"csi-node is upgraded", leaving{volumes: 5}, time.Minute, 0},
 		{"Kubernetes does not answer", leaving{down: true, nodeErr: errors.New("no"), volumes: 5}, time.Minute, 0},
-		{"escached does not answer", leaving{down: true, cacheErr: errors.New("no"), volumes: 5}, time.Minute, 0},
+		{"escached does not answer", leaving{down: true, silent: time.Hour, volumes: 5}, time.Minute, time.Minute},
+		{"escached answers late", leaving{down: true, silent: 3 * time.Second, volumes: 5}, time.Minute, 5 * time.Second},
 		{"it is told not to wait", leaving{down: true, volumes: 5}, 0, 0},
 	} {
 		t.Run(row.name, func(t *testing.T) {
