@@ -4,6 +4,7 @@ package shutdown
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"time"
@@ -47,8 +48,8 @@ type (
 )
 
 // Wait returns at once unless the host shuts down: an upgrade or a restart of csi-node does not
-// touch volumes. While the host shuts down, it returns when no volume is connected here any more,
-// or after Longest. The kubelet first ends the pods with volumes and then this one, and may unstage
+// touch volumes. While the host shuts down, it returns when escached says that no volume is connected
+// here any more, or after Longest. The kubelet first ends the pods with volumes and then this one, and may unstage
 // the volumes only after that. Without csi-node they would not be written back and detached, and
 // could not start elsewhere at once.
 func (d *Shutdown) Wait(ctx context.Context) {
@@ -63,15 +64,20 @@ func (d *Shutdown) Wait(ctx context.Context) {
 		return
 	}
 	begin := time.Now()
-	for {
-		left := d.connected(ctx)
-		if len(left) == 0 {
+	for silent := false; ; {
+		left, err := d.connected(ctx)
+		switch {
+		case err == nil && len(left) == 0:
 			d.Log.InfoContext(ctx, "the host shuts down, and no volume is connected any more", "duration", time.Since(begin))
 			return
+		case err != nil && !silent:
+			d.Log.WarnContext(ctx, "the host shuts down and escached does not answer; waiting, as volumes may be connected", "error", err)
 		}
+		silent = err != nil
 		select {
 		case <-ctx.Done():
-			d.Log.WarnContext(ctx, "the host shuts down with volumes connected", "duration", time.Since(begin), "images", left)
+			d.Log.WarnContext(ctx, "the host shuts down, and volumes are or may be connected", "duration", time.Since(begin), "images", left,
+				"error", err)
 			return
 		case <-time.After(d.Poll):
 		}
@@ -96,13 +102,11 @@ func (d *Shutdown) Removed(ctx context.Context) {
 	}
 }
 
-// connected returns the images that have a device here. If escached does not answer, nothing can be
-// written back: that counts as none.
-func (d *Shutdown) connected(ctx context.Context) []string {
+// connected returns the images that have a device here.
+func (d *Shutdown) connected(ctx context.Context) ([]string, error) {
 	status, err := d.Volumes.Status(ctx)
 	if err != nil {
-		d.Log.WarnContext(ctx, "cannot list the connected volumes", "error", err)
-		return nil
+		return nil, fmt.Errorf("list the connected volumes: %w", err)
 	}
 	var images []string
 	for _, v := range status.Volumes {
@@ -110,5 +114,5 @@ func (d *Shutdown) connected(ctx context.Context) []string {
 			images = append(images, v.Pool+"/"+v.Image)
 		}
 	}
-	return images
+	return images, nil
 }
