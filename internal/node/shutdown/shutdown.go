@@ -19,6 +19,9 @@ type Shutdown struct {
 	Node string
 	// DaemonSet is NAMESPACE/NAME of the DaemonSet that csi-node belongs to; empty if to none.
 	DaemonSet string
+	// Lock is a file that is kept locked from the signal until csi-node has ended: escached serves that
+	// long. Empty: escached does not end with csi-node.
+	Lock string
 	// Longest bounds the wait for volumes; 0 ends csi-node at once.
 	Longest time.Duration
 	// Poll is the time between two queries for the volumes.

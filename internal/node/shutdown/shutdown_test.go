@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"path/filepath"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/filelock"
 )
 
 // leaving is a host whose volumes are detached one a second.
@@ -63,6 +66,52 @@ func TestCSINodeWaitsForItsVolumesOnlyWhileTheHostShutsDown(t *testing.T) {
 			})
 		})
 	}
+}
+
+// lockedHost says when it was asked whether the lock is free.
+type lockedHost struct {
+	*leaving
+
+	lock string
+	free []string
+}
+
+func (l *lockedHost) look(when string) {
+	if filelock.IsFree(l.lock) {
+		l.free = append(l.free, when)
+	}
+}
+
+func (l *lockedHost) NodeShutsDown(ctx context.Context, node string) (bool, error) {
+	l.look("while Kubernetes is asked")
+	return l.leaving.NodeShutsDown(ctx, node)
+}
+
+func (l *lockedHost) Status(ctx context.Context) (*escache.Status, error) {
+	l.look("while volumes are connected")
+	return l.leaving.Status(ctx)
+}
+
+func TestEscachedServesUntilCSINodeHasEnded(t *testing.T) {
+	host := &lockedHost{leaving: &leaving{down: true, begin: time.Now()}, lock: filepath.Join(t.TempDir(), "lock")}
+	d := &Shutdown{Lock: host.lock, Longest: time.Minute, Nodes: host, Volumes: host, Log: slog.New(slog.DiscardHandler)}
+	if !filelock.IsFree(host.lock) {
+		t.Error("csi-node holds the lock before it is told to end")
+	}
+	d.Wait(t.Context())
+	host.look("while calls end")
+	if len(host.free) > 0 {
+		t.Errorf("the lock is free %q", host.free)
+	}
+	runtime.KeepAlive(d)
+}
+
+func TestCSINodeEndsWithoutItsLock(t *testing.T) {
+	d := &Shutdown{
+		Lock: filepath.Join(t.TempDir(), "missing", "lock"), Longest: time.Minute,
+		Nodes: &leaving{down: true}, Volumes: &leaving{}, Log: slog.New(slog.DiscardHandler),
+	}
+	d.Wait(t.Context())
 }
 
 // leaver is a kubelet, and what Kubernetes says of the DaemonSet.
