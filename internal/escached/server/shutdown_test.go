@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
@@ -98,5 +99,56 @@ func TestEscachedServesWhileCSINodeDisconnectsVolumes(t *testing.T) {
 		}
 	case <-time.After(10 * time.Second):
 		t.Error("csi-node has ended, and escached still serves")
+	}
+}
+
+// TestEscachedEnds measures how long escached goes on after it was told to end.
+func TestEscachedEnds(t *testing.T) {
+	for _, row := range []struct {
+		name       string
+		volumes    []escache.VolumeStatus
+		noLock     bool
+		recovering bool
+		// csi-node takes the lock at from, and ends at to.
+		from, to time.Duration
+		want     time.Duration
+	}{
+		{name: "csi-node goes on", volumes: []escache.VolumeStatus{standby, device}, want: lockPatience},
+		{name: "csi-node is slow", volumes: []escache.VolumeStatus{device}, from: 3 * time.Second, to: time.Minute, want: time.Minute},
+		{name: "csi-node is quick", volumes: []escache.VolumeStatus{device}, to: 2 * time.Second, want: 2 * time.Second},
+		{name: "nothing is connected", volumes: []escache.VolumeStatus{standby}, to: time.Minute},
+		{name: "a service of the host", volumes: []escache.VolumeStatus{device}, noLock: true, to: time.Minute},
+		{name: "it is not known what is connected", recovering: true, to: time.Minute, want: time.Minute},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "lock")
+			synctest.Test(t, func(t *testing.T) {
+				cfg := escached.Config{ShutdownLock: path}
+				if row.noLock {
+					cfg.ShutdownLock = ""
+				}
+				s := New(cfg, connected{volumes: row.volumes}, Seen{Log: slog.New(slog.DiscardHandler)})
+				if !row.recovering {
+					close(s.recovered)
+				}
+				ctx, end := context.WithCancel(t.Context())
+				defer end()
+				if row.to > 0 {
+					locked := make(chan *os.File, 1)
+					take := func() { locked <- lock(t, path) }
+					if row.from > 0 {
+						time.AfterFunc(row.from, take)
+					} else {
+						take()
+					}
+					time.AfterFunc(row.to, func() { _ = (<-locked).Close() })
+				}
+				begin := time.Now()
+				s.stay(ctx)
+				if took := time.Since(begin); took < row.want || took > row.want+lockPoll {
+					t.Errorf("it goes on for %s, not %s", took, row.want)
+				}
+			})
+		})
 	}
 }

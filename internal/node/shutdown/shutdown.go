@@ -6,10 +6,12 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"strings"
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/filelock"
 	"github.com/escache/escache-csi/internal/node/health"
 )
 
@@ -31,6 +33,8 @@ type Shutdown struct {
 	Kubelet    Kubelet
 	Volumes    Volumes
 	Log        *slog.Logger
+
+	held *os.File // Lock; the kernel frees it when csi-node has ended
 }
 
 type (
@@ -61,6 +65,9 @@ func (d *Shutdown) Wait(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.Longest)
 	defer cancel()
+	if err := d.lock(); err != nil {
+		d.Log.WarnContext(ctx, "escached may end before the volumes are disconnected", "error", err)
+	}
 	down, err := d.Nodes.NodeShutsDown(ctx, d.Node)
 	if err != nil || !down {
 		d.Log.InfoContext(ctx, "ending; volumes stay connected", "error", err)
@@ -85,6 +92,17 @@ func (d *Shutdown) Wait(ctx context.Context) {
 		case <-time.After(d.Poll):
 		}
 	}
+}
+
+// lock takes Lock before anything else: an escached that is told to end at the same time does not wait long for it.
+func (d *Shutdown) lock() (err error) {
+	if d.Lock == "" {
+		return nil
+	}
+	if d.held, err = os.OpenFile(d.Lock, os.O_CREATE|os.O_RDWR, 0o600); err != nil {
+		return fmt.Errorf("make the lock: %w", err)
+	}
+	return filelock.Take(d.held)
 }
 
 // Removed makes the kubelet forget the driver if csi-node will not come back. If that is not
