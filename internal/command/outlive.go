@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/escache/escache-csi/internal/filelock"
 )
 
 // A child dies with the process that started it, but not while it hangs in the kernel. What it does
@@ -91,24 +91,12 @@ func outlived(path string) *StuckError {
 // running returns the files whose children have not ended, and removes the others.
 func running(paths []string) []string {
 	return slices.DeleteFunc(paths, func(path string) bool {
-		ended := unlocked(path)
+		ended := filelock.IsFree(path)
 		if ended {
 			_ = os.Remove(path)
 		}
 		return ended
 	})
-}
-
-// unlocked reports whether nobody has a file locked. What cannot be read counts as locked.
-func unlocked(path string) bool {
-	file, err := os.Open(path)
-	if err != nil {
-		return errors.Is(err, fs.ErrNotExist)
-	}
-	defer func() { _ = file.Close() }()
-	lock := unix.Flock_t{Type: unix.F_WRLCK} // asks only: that would not keep another one from it
-	err = unix.FcntlFlock(file.Fd(), unix.F_OFD_GETLK, &lock)
-	return err == nil && lock.Type == unix.F_UNLCK
 }
 
 // mark is the file of a run; nil if the run is not marked.
@@ -136,7 +124,7 @@ func (x *Exec) mark(c Command) (*mark, error) {
 	}
 	path := filepath.Join(x.marks, c.Volume+separator+strings.TrimPrefix(filepath.Base(file.Name()), half))
 	// A lock of the open file, which the child inherits; one of the process would stay here.
-	err = unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
+	err = filelock.Take(file)
 	if err == nil {
 		_, err = fmt.Fprintln(file, c)
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/escache/escache-csi/internal/filelock"
 )
 
 // environment variables that make the test's program one that runs a command and is killed.
@@ -55,7 +57,7 @@ func locked(dir string) int {
 	paths, _ := filepath.Glob(filepath.Join(dir, "*"))
 	n := 0
 	for _, path := range paths {
-		if !unlocked(path) {
+		if !filelock.IsFree(path) {
 			n++
 		}
 	}

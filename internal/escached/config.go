@@ -55,6 +55,9 @@ type Config struct {
 	MaxVolumes int `yaml:"maxVolumes"`
 	// Wipe is what happens to the disk of a replica that is removed.
 	Wipe Wipe `yaml:"wipe"`
+	// ShutdownLock is a file that csi-node keeps locked while its host shuts down and volumes are
+	// connected. escached serves until csi-node has ended. Empty: it ends when it is told to.
+	ShutdownLock string `yaml:"shutdownLock"`
 	// OTLPEndpoint is the HOST:PORT of an OpenTelemetry collector (gRPC). Empty: nothing is traced.
 	OTLPEndpoint string `yaml:"otlpEndpoint"`
 }
@@ -204,6 +207,9 @@ func (c *Config) Validate() error {
 		if !filepath.IsAbs(path) {
 			bad("%s: %q is not an absolute path", key, path)
 		}
+	}
+	if c.ShutdownLock != "" && !filepath.IsAbs(c.ShutdownLock) {
+		bad("shutdownLock: %q is not an absolute path", c.ShutdownLock)
 	}
 	if all := []Wipe{WipeNone, WipeHeader, WipeFull}; !slices.Contains(all, c.Wipe) {
 		bad("wipe: %q is none of %q", c.Wipe, all)

@@ -23,6 +23,8 @@ func TestConfigSaysEverythingThatIsWrong(t *testing.T) {
 		"rate":           {good + "drbd: {resyncRate: fast}\n", "drbd.resyncRate:"},
 		"two at once":    {"node: \"-\"\naddress: x\n", "address:"},
 		"relative path":  {good + "runDir: run\n", "runDir:"},
+		"lock":           {good + "shutdownLock: /run/lock\n", ""},
+		"relative lock":  {good + "shutdownLock: lock\n", "shutdownLock:"},
 		"collector":      {good + "otlpEndpoint: otel:4317\n", ""},
 		"collector URL":  {good + "otlpEndpoint: http://otel:4317\n", "otlpEndpoint:"},
 		"wipe nothing":   {good + "wipe: none\n", ""},

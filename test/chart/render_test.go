@@ -1,6 +1,7 @@
 package chart
 
 import (
+	"fmt"
 	"os"
 	"reflect"
 	"regexp"
@@ -146,6 +147,40 @@ func TestEveryImageIsPinned(t *testing.T) {
 		}
 		if seen < 5 {
 			t.Errorf("%s: only %d containers were looked at", name, seen)
+		}
+	}
+}
+
+// TestEscachedOutlivesCSINode: the kubelet ends both pods at the same time when the host shuts down.
+func TestEscachedOutlivesCSINode(t *testing.T) {
+	for name, values := range cases(t) {
+		grace, locks := map[string]int{}, map[string]string{}
+		for _, o := range parse(t, render(t, values)) {
+			for _, c := range containers(o) {
+				program := fmt.Sprint(c["name"])
+				if program != "escached" && program != "csi-node" {
+					continue
+				}
+				grace[program], _ = podSpec(o)["terminationGracePeriodSeconds"].(int)
+				for _, arg := range list(c["args"]) {
+					if lock, found := strings.CutPrefix(fmt.Sprint(arg), "--shutdown-lock="); found {
+						locks[program] = lock
+					}
+				}
+			}
+		}
+		if _, found := grace["escached"]; !found {
+			if len(locks) > 0 {
+				t.Errorf("%s: csi-node locks %v, and the chart does not run escached", name, locks)
+			}
+			continue
+		}
+		// When csi-node has ended, escached gives its own calls another 20 s.
+		if grace["escached"] < grace["csi-node"]+20 {
+			t.Errorf("%s: escached gets %d s to end, and csi-node %d s", name, grace["escached"], grace["csi-node"])
+		}
+		if locks["csi-node"] == "" || locks["csi-node"] != locks["escached"] {
+			t.Errorf("%s: csi-node locks %q, and escached waits for %q", name, locks["csi-node"], locks["escached"])
 		}
 	}
 }

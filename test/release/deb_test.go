@@ -72,6 +72,7 @@ func packageFiles(t *testing.T, m made, file, arch string) {
 	for _, want := range []string{
 		"\nExecStart=/usr/sbin/escached --config=" + escached.DefaultConfigPath + "\n", "\nRuntimeDirectory=" + filepath.Base(cfg.RunDir) + "\n",
 		"\nStateDirectory=" + filepath.Base(cfg.StateDir) + "\n", "\nRuntimeDirectoryPreserve=yes\n", "\nWantedBy=multi-user.target\n",
+		"\nStartLimitIntervalSec=0\n\n[Service]\n", // systemd reads it in [Unit] only
 	} {
 		if !strings.Contains(string(unit), want) {
 			t.Errorf("the unit has no %q:\n%s", want, unit)

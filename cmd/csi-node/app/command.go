@@ -37,6 +37,8 @@ type Options struct {
 	TraceTarget  string
 	Kubeconfig   string
 	ShutdownWait time.Duration
+	// ShutdownLock is kept locked until csi-node has ended; empty: escached does not end with csi-node.
+	ShutdownLock string
 	// CertificateFile, if it is not empty, is kept by csi-node: the key and certificate of this host's
 	// escached. CertificateName is the pattern of the name in it, CertificateAuthority the file with the
 	// authority that signs.
@@ -66,6 +68,9 @@ func (o *Options) Validate() error {
 		if !filepath.IsAbs(path.value) {
 			return fmt.Errorf("--%s %q is not an absolute path", path.flag, path.value)
 		}
+	}
+	if o.ShutdownLock != "" && !filepath.IsAbs(o.ShutdownLock) {
+		return fmt.Errorf("--shutdown-lock %q is not an absolute path", o.ShutdownLock)
 	}
 	if o.CertificateFile != "" && (!filepath.IsAbs(o.CertificateFile) || !strings.Contains(o.CertificateName, hostcert.Placeholder)) {
 		return fmt.Errorf("--certificate-file %q is not an absolute path, or --certificate-name %q has no %s in it",
@@ -130,6 +135,8 @@ func root(version string) *cobra.Command {
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig file for the Kubernetes API (default: the pod's service account)")
 	f.DurationVar(&o.ShutdownWait, "shutdown-wait", time.Minute,
 		"when the host shuts down, wait this long for its volumes to be flushed and detached (0: do not wait)")
+	f.StringVar(&o.ShutdownLock, "shutdown-lock", "",
+		"file to keep locked from the signal to the end of csi-node; escached with the same flag serves that long (default: none)")
 	f.StringVar(&o.DaemonSet, "daemonset", "",
 		"NAMESPACE/NAME of the DaemonSet that runs csi-node; after its deletion the kubelet forgets the driver (default: never)")
 	f.StringVar(&o.CertificateFile, "certificate-file", "",

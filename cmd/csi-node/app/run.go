@@ -130,7 +130,7 @@ func assemble(o Options, logger *slog.Logger) (*parts, error) {
 	p.group.Registrar = p.registrar
 	p.arbiter = arbiter.New(o.NodeName, p.kube, p.watch.Recorded, p.watch.Wake, p.component("arbiter"))
 	p.shutdown = shutdown.Shutdown{
-		Node: o.NodeName, DaemonSet: o.DaemonSet, Longest: o.ShutdownWait, Poll: time.Second,
+		Node: o.NodeName, DaemonSet: o.DaemonSet, Lock: o.ShutdownLock, Longest: o.ShutdownWait, Poll: time.Second,
 		Nodes: p.kube, DaemonSets: p.kube, Volumes: client, Kubelet: p.registrar, Log: p.component("shutdown"),
 	}
 	return p, nil

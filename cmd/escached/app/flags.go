@@ -14,6 +14,7 @@ type flags struct {
 	listen string
 	socket string
 	group  string
+	lock   string
 }
 
 func (f *flags) register(cmd *cobra.Command) {
@@ -24,6 +25,8 @@ func (f *flags) register(cmd *cobra.Command) {
 	p.StringVar(&f.listen, "listen", "", "TCP address of the API; overrides listen in the file")
 	p.StringVar(&f.socket, "socket", "", "unix socket of the API; overrides socket in the file")
 	p.StringVar(&f.group, "volume-group", "", "LVM volume group of the caches; overrides volumeGroup in the file")
+	p.StringVar(&f.lock, "shutdown-lock", "",
+		"serve until csi-node has ended, which keeps this file locked; overrides shutdownLock in the file")
 }
 
 // config returns the configuration file with the flags applied, validated.
@@ -38,7 +41,9 @@ func (f *flags) config() (escached.Config, error) {
 
 // apply overrides what the flags name.
 func (f *flags) apply(cfg *escached.Config) {
-	override(map[*string]string{&cfg.Node: f.node, &cfg.Listen: f.listen, &cfg.Socket: f.socket, &cfg.VolumeGroup: f.group})
+	override(map[*string]string{
+		&cfg.Node: f.node, &cfg.Listen: f.listen, &cfg.Socket: f.socket, &cfg.VolumeGroup: f.group, &cfg.ShutdownLock: f.lock,
+	})
 }
 
 // override replaces settings by those flags that are set.

@@ -10,12 +10,14 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached"
 	"github.com/escache/escache-csi/internal/escached/problem"
+	"github.com/escache/escache-csi/internal/filelock"
 	"github.com/escache/escache-csi/internal/pause"
 	"github.com/escache/escache-csi/internal/tlsfiles"
 	"github.com/escache/escache-csi/internal/unixsocket"
@@ -30,6 +32,13 @@ const recoverEvery = 5 * time.Second
 
 // certificateEvery is the time between two looks for missing TLS files, for the log only.
 const certificateEvery = time.Second
+
+const (
+	// lockPatience is how long csi-node has to take the lock when both are told to end. Its first step is to take it.
+	lockPatience = 5 * time.Second
+	// lockPoll is the time between two looks at the lock.
+	lockPoll = 200 * time.Millisecond
+)
 
 // startPatience is how long a request waits for the recovery, and queryPatience how long one that
 // changes nothing does: less than its callers wait (5 s), so that they learn why.
@@ -62,7 +71,8 @@ func New(cfg escached.Config, engine Engine, seen Seen) *Server {
 	return s
 }
 
-// Run serves until ctx ends. Devices go on as they are when it ends.
+// Run serves until ctx ends, and then as long as csi-node needs it. Devices go on as they are when it
+// ends.
 func (s *Server) Run(ctx context.Context) error {
 	listeners, err := s.listen()
 	if err != nil {
@@ -73,17 +83,21 @@ func (s *Server) Run(ctx context.Context) error {
 		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	serving, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	defer context.AfterFunc(ctx, func() {
+		s.stay(serving)
+		end()
+	})()
 	failed := make(chan error, len(listeners))
 	s.log.Info("serving", "node", s.cfg.Node, "socket", s.cfg.Socket, "listen", s.cfg.Listen)
 	for _, l := range listeners {
 		go func() { failed <- server.Serve(l) }()
 	}
-	go s.recover(ctx)
-	go s.awaitCertificate(ctx)
+	go s.recover(serving)
+	go s.awaitCertificate(serving)
 	select {
-	case <-ctx.Done():
+	case <-serving.Done():
 	case err = <-failed:
 		err = fmt.Errorf("serve: %w", err)
 	}
@@ -94,6 +108,41 @@ func (s *Server) Run(ctx context.Context) error {
 		err = errors.Join(err, stop)
 	}
 	return err
+}
+
+// stay returns when csi-node needs escached no longer. The kubelet of a host that shuts down ends both
+// pods at the same time. csi-node then stays until its volumes are disconnected, and keeps ShutdownLock
+// locked. It also does so while it is only replaced, for as long as its calls take. The end of ctx, or
+// the kubelet's patience, ends the wait.
+func (s *Server) stay(ctx context.Context) {
+	if s.cfg.ShutdownLock == "" || !s.mayBeNeeded(ctx) {
+		return
+	}
+	for begin := time.Now(); filelock.IsFree(s.cfg.ShutdownLock); {
+		if time.Since(begin) >= lockPatience || pause.For(ctx, lockPoll) != nil {
+			return
+		}
+	}
+	s.log.Info("told to end, and so is csi-node; serving until it has ended", "lock", s.cfg.ShutdownLock)
+	for !filelock.IsFree(s.cfg.ShutdownLock) {
+		if pause.For(ctx, lockPoll) != nil {
+			return
+		}
+	}
+}
+
+// mayBeNeeded reports whether a volume has a device here, or that is not known.
+func (s *Server) mayBeNeeded(ctx context.Context) bool {
+	select {
+	case <-s.recovered:
+	default:
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, lockPatience)
+	defer cancel()
+	status, err := s.engine.Status(ctx, nil)
+	hasDevice := func(v escache.VolumeStatus) bool { return v.Device != "" }
+	return err != nil || slices.ContainsFunc(status.Volumes, hasDevice)
 }
 
 func (s *Server) tcp() TCP {

@@ -188,6 +188,10 @@ func frozen(t *testing.T, w *world, before figures) {
 	check(t, w.lab.StopAPIServer(t.Context()))
 	check(t, w.lab.PowerOff(t.Context(), peer))
 	w.raisesAmong(t, before, usual, "EscacheIOSuspended", "EscacheNoLeader")
+	now, _ := w.scrape(t.Context())
+	if got, err := w.alerts(t.Context(), t.TempDir(), usual, before, now); err != nil || slices.Contains(got, "EscacheCacheError") {
+		t.Errorf("the alerts %q are raised: %v", got, err)
+	}
 	check(t, w.lab.StartAPIServer(t.Context()))
 	w.sees(t, peer, "get", "cachevolume", volume, "-o", "jsonpath={.status.outdated[*]}")
 	w.goesOn(t, "first", w.count(t, "first"))
