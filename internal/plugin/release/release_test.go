@@ -68,19 +68,23 @@ func TestReleasePrintsHowToGoOn(t *testing.T) {
 }
 
 func TestReleaseChangesNothingWhereItIsRefused(t *testing.T) {
+	foreign := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: "b"}}
+	foreign.Spec.VolumeName = "again" // which user/static has
 	for name, tc := range map[string]struct {
-		pods   []client.Object
+		more   []client.Object
 		status func(*v1alpha1.CacheVolumeStatus)
 		flags  options
 		says   string
 	}{
-		"a pod uses it":  {pods: []client.Object{plugintest.User("app", corev1.PodRunning)}, says: "user/app"},
+		"a pod uses it":  {more: []client.Object{plugintest.User("app", corev1.PodRunning)}, says: "user/app"},
 		"attached":       {status: func(s *v1alpha1.CacheVolumeStatus) { s.AttachedNode, s.Epoch = "n1", 1 }, says: "attached to node n1"},
 		"a dry run":      {flags: options{dryRun: true}},
 		"nothing to end": {flags: options{cancel: true}, says: "nobody has asked"},
+		"of another claim": {more: []client.Object{foreign}, flags: options{claim: "lab/b"},
+			says: "belongs to claim user/static"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			api := plugintest.Cluster(t, tc.pods...)
+			api := plugintest.Cluster(t, tc.more...)
 			c, _ := plugintest.Output()
 			v := &v1alpha1.CacheVolume{}
 			key := client.ObjectKey{Name: "pvc-1"}
@@ -93,7 +97,11 @@ func TestReleaseChangesNothingWhereItIsRefused(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			tc.flags.volume, tc.flags.timeout = "pvc-1", time.Minute
+			tc.flags.timeout = time.Minute
+			if tc.flags.claim == "" {
+				tc.flags.volume = "pvc-1"
+			}
+			decide(t, api, func(v *v1alpha1.CacheVolume) { _ = api.Delete(t.Context(), v) })
 			err := runRelease(t.Context(), c, api, tc.flags)
 			if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("got %v", err)
