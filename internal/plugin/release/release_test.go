@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -51,6 +52,7 @@ func TestReleasePrintsHowToGoOn(t *testing.T) {
 	if err := runRelease(t.Context(), c, api, f); err != nil {
 		t.Fatal(err)
 	}
+	onlyAfterRelease(t, "# after the release\n"+out.String())
 	for _, want := range []string{
 		"kubectl delete pvc -n user static", "kubectl delete pv again", "rbd map fast/escache-PVC_1", "name: escache-pvc-1\n",
 		"volumeHandle: escache-PVC_1", `staticVolume: "true"`, "imageFeatures: layering,exclusive-lock,deep-flatten", "storage: 1Gi", "pool: fast",
@@ -114,6 +116,33 @@ func TestReleaseChangesNothingWhereItIsRefused(t *testing.T) {
 				t.Errorf("changed: %+v, policy %q", now.Spec, pv.Spec.PersistentVolumeReclaimPolicy)
 			}
 		})
+	}
+}
+
+// onlyAfterRelease fails the test for each step that a user could take before the release: the claim's deletion can
+// delete the image, and the image can lack what the cache has. What is printed has to be YAML that kubectl apply takes.
+func onlyAfterRelease(t *testing.T, printed string) {
+	t.Helper()
+	said := false
+	for line := range strings.Lines(printed) {
+		said = said || strings.Contains(line, "after the release")
+		if !said && (strings.Contains(line, "kubectl delete") || strings.Contains(line, "rbd map")) {
+			t.Errorf("nothing says that this comes only after the release: %s", line)
+		}
+	}
+	plugintest.Says(t, printed, "kubectl delete pvc -n user static", "kubectl delete pv again", "rbd map ")
+	fields := map[string]any{} // apiVersion, kind, metadata, spec
+	if err := yaml.Unmarshal([]byte(printed), &fields); err != nil || fields["kind"] != "PersistentVolume" || len(fields) != 4 {
+		t.Errorf("it is no PersistentVolume: %v\n%s", err, printed)
+	}
+}
+
+func TestADryRunSaysThatNothingWasReleased(t *testing.T) {
+	c, out := plugintest.Output()
+	plugintest.Must(t, runRelease(t.Context(), c, plugintest.Cluster(t), options{volume: "pvc-1", dryRun: true}))
+	onlyAfterRelease(t, out.String())
+	if !strings.HasPrefix(out.String(), "# Dry run: nothing was released") {
+		t.Errorf("it begins with something else:\n%s", out)
 	}
 }
 
