@@ -74,10 +74,9 @@ func objectName(image string) string {
 	return strings.Trim(name, "-.")
 }
 
-// printReleased prints how to go on with the image, and what is left to do.
+// printReleased prints what is to be done after the release, and how to go on with the image. kubectl apply takes it.
 func printReleased(c *console.Console, v *v1alpha1.CacheVolume, pvs []corev1.PersistentVolume, o cephCSI) {
 	var pv *corev1.PersistentVolume
-	c.Printf("# Left to do:\n")
 	for i := range pvs {
 		pv = &pvs[i]
 		if claim := pv.Spec.ClaimRef; claim != nil {

@@ -76,8 +76,8 @@ func runRelease(ctx context.Context, c *console.Console, api client.Client, f op
 		return err
 	}
 	if f.dryRun {
+		c.Printf("# Dry run: nothing was released, and nothing was changed.\n%s", onlyAfter)
 		printReleased(c, v, pvs, f.cephCSI)
-		c.Printf("\ndry run: nothing was changed\n")
 		return nil
 	}
 	for i := range pvs {
@@ -92,11 +92,16 @@ func runRelease(ctx context.Context, c *console.Console, api client.Client, f op
 	if err := awaitRelease(ctx, api, v, f.timeout); err != nil {
 		return err
 	}
-	c.Printf("released: image %s/%s of Ceph cluster %s is complete, and belongs to no volume any more\n\n",
+	c.Printf("# released: image %s/%s of Ceph cluster %s is complete, and belongs to no volume any more\n",
 		v.Spec.Pool, v.Spec.Image, v.Spec.ClusterID)
+	c.Printf("# Left to do:\n")
 	printReleased(c, v, pvs, f.cephCSI)
 	return nil
 }
+
+// onlyAfter stands above what printReleased prints where the volume is not released.
+const onlyAfter = "# What follows is only for after the release. Before it, the deletion of the claim can delete the image, and the image can\n" +
+	"# lack what the cache has.\n"
 
 // namedVolume returns the volume that exactly one of the two names.
 func namedVolume(ctx context.Context, c *console.Console, api client.Reader, volume, claim string) (*v1alpha1.CacheVolume, error) {
