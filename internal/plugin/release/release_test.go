@@ -1,6 +1,7 @@
 package release
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -11,8 +12,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/plugin/claims"
 	"github.com/escache/escache-csi/internal/plugin/failure"
 	"github.com/escache/escache-csi/internal/plugin/plugintest"
 )
@@ -152,9 +155,7 @@ func TestARefusedReleaseIsCalledOff(t *testing.T) {
 	api := plugintest.Cluster(t)
 	c, _ := plugintest.Output()
 	decide(t, api, func(v *v1alpha1.CacheVolume) {
-		meta.SetStatusCondition(&v.Status.Conditions, metav1.Condition{
-			Type: v1alpha1.ConditionReleased, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonReleaseRefused, Message: "it has snapshots",
-		})
+		refuse(v, "it has snapshots")
 		_ = api.Update(t.Context(), v)
 	})
 	err := runRelease(t.Context(), c, api, options{volume: "pvc-1", timeout: time.Minute})
@@ -187,5 +188,106 @@ func TestAReleaseThatWaitsCanBeCalledOff(t *testing.T) {
 	}
 	if err := runRelease(t.Context(), c, api, options{volume: "pvc-1", cancel: true}); !errors.Is(err, errReleasing) {
 		t.Errorf("it is being released already: %v", err)
+	}
+}
+
+// refuse puts on record that csi-controller refuses the release.
+func refuse(v *v1alpha1.CacheVolume, why string) {
+	meta.SetStatusCondition(&v.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.ConditionReleased, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonReleaseRefused, Message: why,
+	})
+}
+
+// TestARefusalThatHasPassedIsNoRelease: csi-controller has looked again and begun, after the command has read that it refuses.
+func TestARefusalThatHasPassedIsNoRelease(t *testing.T) {
+	api := interceptor.NewClient(plugintest.Cluster(t), interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			err := c.Get(ctx, key, o, opts...)
+			if v, ok := o.(*v1alpha1.CacheVolume); ok && err == nil && v.Spec.Release && v.Status.Phase == v1alpha1.VolumeReady {
+				begun := v.DeepCopy()
+				begun.Status.Phase = v1alpha1.VolumeReleasing
+				plugintest.Must(t, c.Update(ctx, begun))
+				refuse(v, "it had snapshots")
+			}
+			return err
+		},
+	})
+	c, out := plugintest.Output()
+	err := runRelease(t.Context(), c, api, options{volume: "pvc-1", timeout: 100 * time.Millisecond})
+	if !errors.Is(err, failure.ErrTimeUp) || strings.Contains(out.String(), "released:") {
+		t.Errorf("got %v, and the volume is still there:\n%s", err, out)
+	}
+}
+
+// TestTheRefusalOfAnEarlierReleaseDoesNotCount: it is from before what it speaks of was done. It counts when
+// csi-controller had the time to look again.
+func TestTheRefusalOfAnEarlierReleaseDoesNotCount(t *testing.T) {
+	api := plugintest.Cluster(t)
+	v := &v1alpha1.CacheVolume{}
+	key := client.ObjectKey{Name: "pvc-1"}
+	plugintest.Must(t, api.Get(t.Context(), key, v))
+	v.Spec.Release = true
+	refuse(v, "it had snapshots")
+	plugintest.Must(t, api.Update(t.Context(), v))
+	c, _ := plugintest.Output()
+	err := runRelease(t.Context(), c, api, options{volume: "pvc-1", timeout: 100 * time.Millisecond})
+	plugintest.Must(t, api.Get(t.Context(), key, v))
+	if !errors.Is(err, failure.ErrTimeUp) || !v.Spec.Release {
+		t.Errorf("got %v, asked for: %t", err, v.Spec.Release)
+	}
+	now := plugintest.Noon
+	c.Now = func() time.Time { now = now.Add(time.Minute); return now }
+	err = runRelease(t.Context(), c, api, options{volume: "pvc-1", timeout: time.Minute})
+	plugintest.Must(t, api.Get(t.Context(), key, v))
+	if err == nil || !strings.Contains(err.Error(), "refused, nothing was changed") || v.Spec.Release {
+		t.Errorf("got %v, asked for: %t", err, v.Spec.Release)
+	}
+}
+
+// TestAReleaseThatEndsAfterItsCommand leaves the user everything that the command would have printed at its end.
+func TestAReleaseThatEndsAfterItsCommand(t *testing.T) {
+	api := interceptor.NewClient(plugintest.Cluster(t), interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+			err := c.Patch(ctx, o, p, opts...)
+			if v, ok := o.DeepCopyObject().(*v1alpha1.CacheVolume); ok && err == nil { // csi-controller fences a client
+				v.Status.Fenced = []v1alpha1.FencedClient{{Node: "n1", Address: "10.0.0.1:0/7"}}
+				plugintest.Must(t, c.Update(ctx, v))
+			}
+			return err
+		},
+	})
+	v := &v1alpha1.CacheVolume{}
+	plugintest.Must(t, api.Get(t.Context(), client.ObjectKey{Name: "pvc-1"}, v))
+	v.Spec.Pool, v.Spec.Image, v.Spec.SizeBytes = "fast", "escache-pvc-1", 1<<30
+	plugintest.Must(t, api.Update(t.Context(), v))
+	c, out := plugintest.Output()
+	f := options{volume: "pvc-1", timeout: 100 * time.Millisecond, cephCSI: cephCSI{driver: "rbd.csi.ceph.com"}}
+	if err := runRelease(t.Context(), c, api, f); !errors.Is(err, failure.ErrTimeUp) {
+		t.Fatalf("got %v", err)
+	}
+	onlyAfterRelease(t, out.String())
+	plugintest.Says(t, out.String(), "rbd map fast/escache-pvc-1", "volumeHandle: escache-pvc-1", "ceph osd blocklist rm 10.0.0.1:0/7")
+
+	plugintest.Must(t, api.Get(t.Context(), client.ObjectKey{Name: "pvc-1"}, v))
+	plugintest.Must(t, api.Delete(t.Context(), v))
+	c, out = plugintest.Output()
+	err := runRelease(t.Context(), c, api, f)
+	if err == nil || out.Len() > 0 {
+		t.Errorf("got %v; nothing on record proves that it was released:\n%s", err, out)
+	}
+	plugintest.Says(t, plugintest.ErrorText(err), "no CacheVolume pvc-1", "escache.io/released", "kubectl delete pvc -n user static",
+		"kubectl delete pv again", "involvedObject.name=pvc-1", "status.leftFences")
+}
+
+// TestAVolumeThatNobodyHasReleasedIsOnlyNotThere: its record is lost, or its name is misspelt.
+func TestAVolumeThatNobodyHasReleasedIsOnlyNotThere(t *testing.T) {
+	api := plugintest.Cluster(t)
+	plugintest.Must(t, api.Delete(t.Context(), &v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-1"}}))
+	for _, name := range []string{"pvc-1", "pvc-2"} { // the reclaim policy of the first is not Retain
+		c, _ := plugintest.Output()
+		err := runRelease(t.Context(), c, api, options{volume: name, timeout: time.Minute})
+		if !errors.Is(err, claims.ErrNoVolume) || strings.Contains(err.Error(), "kubectl delete") {
+			t.Errorf("got %v", err)
+		}
 	}
 }
