@@ -153,14 +153,15 @@ func TestADryRunSaysThatNothingWasReleased(t *testing.T) {
 // gone.
 func TestARefusedReleaseIsCalledOff(t *testing.T) {
 	api := plugintest.Cluster(t)
-	c, _ := plugintest.Output()
+	c, out := plugintest.Output()
 	decide(t, api, func(v *v1alpha1.CacheVolume) {
 		refuse(v, "it has snapshots")
 		_ = api.Update(t.Context(), v)
 	})
 	err := runRelease(t.Context(), c, api, options{volume: "pvc-1", timeout: time.Minute})
-	if err == nil || !strings.Contains(err.Error(), "refused, nothing was changed") || !strings.Contains(err.Error(), "it has snapshots") {
-		t.Errorf("got %v", err)
+	if err == nil || !strings.Contains(err.Error(), "refused, nothing was changed") || !strings.Contains(err.Error(), "it has snapshots") ||
+		out.Len() > 0 {
+		t.Errorf("got %v, and it prints:\n%s", err, out)
 	}
 	v := &v1alpha1.CacheVolume{}
 	if err := api.Get(t.Context(), client.ObjectKey{Name: "pvc-1"}, v); err != nil || v.Spec.Release {
@@ -277,6 +278,25 @@ func TestAReleaseThatEndsAfterItsCommand(t *testing.T) {
 	}
 	plugintest.Says(t, plugintest.ErrorText(err), "no CacheVolume pvc-1", "escache.io/released", "kubectl delete pvc -n user static",
 		"kubectl delete pv again", "involvedObject.name=pvc-1", "status.leftFences")
+}
+
+// TestAReleaseWhoseCommandLosesTheServer goes on, too.
+func TestAReleaseWhoseCommandLosesTheServer(t *testing.T) {
+	lost := errors.New("connection reset")
+	api := interceptor.NewClient(plugintest.Cluster(t), interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			err := c.Get(ctx, key, o, opts...)
+			if v, ok := o.(*v1alpha1.CacheVolume); ok && v.Spec.Release {
+				return lost
+			}
+			return err
+		},
+	})
+	c, out := plugintest.Output()
+	if err := runRelease(t.Context(), c, api, options{volume: "pvc-1", timeout: time.Minute}); !errors.Is(err, lost) {
+		t.Errorf("got %v", err)
+	}
+	onlyAfterRelease(t, out.String())
 }
 
 // TestAVolumeThatNobodyHasReleasedIsOnlyNotThere: its record is lost, or its name is misspelt.
