@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -70,6 +71,45 @@ func TestTargetThatIsNotThere(t *testing.T) {
 		if w.pass() != nil {
 			t.Error("it is still there")
 		}
+	}
+}
+
+// TestTheVolumeOfAnotherClaimIsNoTarget: whoever makes a claim can write any PersistentVolume into it.
+func TestTheVolumeOfAnotherClaimIsNoTarget(t *testing.T) {
+	for name, tc := range map[string]struct {
+		ref  *corev1.ObjectReference
+		says string // "": the claim has the volume
+	}{
+		"it has it":                  {&corev1.ObjectReference{Namespace: "shop", Name: "data", UID: "u1"}, ""},
+		"it is to have it":           {&corev1.ObjectReference{Namespace: "shop", Name: "data"}, ""},
+		"of another namespace":       {&corev1.ObjectReference{Namespace: "lab", Name: "data", UID: "u1"}, "another claim"},
+		"of another name":            {&corev1.ObjectReference{Namespace: "shop", Name: "log", UID: "u1"}, "another claim"},
+		"an earlier one of its name": {&corev1.ObjectReference{Namespace: "shop", Name: "data", UID: "u0"}, "another claim"},
+		"nobody's":                   {nil, "another claim, or to none"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.attach("b", "n1", mib)
+			w.claim("shop", "data", "b", v1alpha1.DriverName)
+			pv, pvc := &corev1.PersistentVolume{}, &corev1.PersistentVolumeClaim{}
+			must(t, w.api.Get(t.Context(), client.ObjectKey{Name: "pv-b"}, pv))
+			must(t, w.api.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "data"}, pvc))
+			pv.Spec.ClaimRef, pvc.UID = tc.ref, "u1"
+			must(t, w.api.Update(t.Context(), pv))
+			must(t, w.api.Update(t.Context(), pvc))
+			w.flush(v1alpha1.CacheFlushSpec{PersistentVolumeClaim: &v1alpha1.ClaimReference{Namespace: "shop", Name: "data"}})
+			if tc.says == "" {
+				w.until(v1alpha1.FlushComplete)
+				return
+			}
+			f := w.pass()
+			if f.Status.Phase != v1alpha1.FlushFailed || !strings.Contains(complete(f), tc.says) {
+				t.Errorf("want %q, got %s %s", tc.says, f.Status.Phase, complete(f))
+			}
+			if dirty := *w.on("n1", "b").DirtyBytes; dirty != mib {
+				t.Errorf("%d bytes are dirty now", dirty)
+			}
+		})
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/cachevolume"
+	"github.com/escache/escache-csi/internal/records/binding"
 )
 
 // pageSize bounds the memory needed to read all volumes.
@@ -119,6 +120,10 @@ func (r *Reconciler) volumeOfClaim(ctx context.Context, claim v1alpha1.ClaimRefe
 	key = client.ObjectKey{Name: pvc.Spec.VolumeName}
 	if err := r.need(ctx, pv, key, "there is no PersistentVolume "+pvc.Spec.VolumeName); err != nil {
 		return "", err
+	}
+	if !binding.Has(pvc, pv) { // whose it is, the one who asks may not be allowed to know
+		return "", fmt.Errorf("%w: PersistentVolumeClaim %s names PersistentVolume %s, which belongs to another claim, or to none; "+
+			"kubectl get pv %s shows to which", errTarget, name, pv.Name, pv.Name)
 	}
 	if pv.Spec.CSI == nil || pv.Spec.CSI.Driver != v1alpha1.DriverName {
 		return "", fmt.Errorf("%w: PersistentVolumeClaim %s is not a volume of %s", errTarget, name, v1alpha1.DriverName)

@@ -221,7 +221,7 @@ func (w *world) claim(namespace, name, volume, driver string) {
 		ObjectMeta: metav1.ObjectMeta{Name: "pv-" + volume},
 		Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{
 			CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: volume},
-		}},
+		}, ClaimRef: &corev1.ObjectReference{Namespace: namespace, Name: name}},
 	}))
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/plugin/failure"
+	"github.com/escache/escache-csi/internal/records/binding"
 )
 
 // ErrNoVolume says that there is no CacheVolume of a name.
@@ -43,10 +44,28 @@ func NameOf(ctx context.Context, api client.Reader, namespace, name string) (str
 	if err := api.Get(ctx, client.ObjectKey{Name: pvc.Spec.VolumeName}, pv); err != nil {
 		return "", err
 	}
+	if !binding.Has(pvc, pv) {
+		return "", notIts(pvc, pv)
+	}
 	if pv.Spec.CSI == nil || pv.Spec.CSI.Driver != v1alpha1.DriverName {
 		return "", fmt.Errorf("PersistentVolumeClaim %s/%s is not a volume of %s", namespace, name, v1alpha1.DriverName)
 	}
 	return pv.Spec.CSI.VolumeHandle, nil
+}
+
+// notIts says whose a PersistentVolume is that a claim names and does not have.
+func notIts(pvc *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) error {
+	of := pv.Spec.ClaimRef
+	if of == nil {
+		return fmt.Errorf("PersistentVolumeClaim %s/%s is not bound yet, also not to PersistentVolume %s, which it names; kubectl describe "+
+			"shows what it waits for", pvc.Namespace, pvc.Name, pv.Name)
+	}
+	whose := "claim " + of.Namespace + "/" + of.Name + "; name that claim if you mean its volume"
+	if of.Namespace == pvc.Namespace && of.Name == pvc.Name {
+		whose = "an earlier claim of that name; use --volume if you mean its volume"
+	}
+	return fmt.Errorf("PersistentVolumeClaim %s/%s names PersistentVolume %s, and does not have it: it belongs to %s",
+		pvc.Namespace, pvc.Name, pv.Name, whose)
 }
 
 // ReadVolume returns the CacheVolume of that name. If there is none, the error is ErrNoVolume.

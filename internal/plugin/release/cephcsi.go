@@ -74,16 +74,21 @@ func objectName(image string) string {
 	return strings.Trim(name, "-.")
 }
 
-// printReleased prints how to go on with the image, and what is left to do.
+// deletions are the commands that remove a PersistentVolume and its claim.
+func deletions(pv *corev1.PersistentVolume) []string {
+	own := "kubectl delete pv " + pv.Name
+	if claim := pv.Spec.ClaimRef; claim != nil {
+		return []string{fmt.Sprintf("kubectl delete pvc -n %s %s", claim.Namespace, claim.Name), own}
+	}
+	return []string{own}
+}
+
+// printReleased prints what is to be done after the release, and how to go on with the image. kubectl apply takes it.
 func printReleased(c *console.Console, v *v1alpha1.CacheVolume, pvs []corev1.PersistentVolume, o cephCSI) {
 	var pv *corev1.PersistentVolume
-	c.Printf("# Left to do:\n")
 	for i := range pvs {
 		pv = &pvs[i]
-		if claim := pv.Spec.ClaimRef; claim != nil {
-			c.Printf("#   kubectl delete pvc -n %s %s\n", claim.Namespace, claim.Name)
-		}
-		c.Printf("#   kubectl delete pv %s\n", pv.Name)
+		c.Printf("#   %s\n", strings.Join(deletions(pv), "\n#   "))
 	}
 	c.Printf("#   use the image on a host:      rbd map %s/%s\n", v.Spec.Pool, v.Spec.Image)
 	for _, f := range v.Status.Fenced {

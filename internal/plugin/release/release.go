@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -61,7 +62,14 @@ func Command(c *console.Console) *cobra.Command {
 }
 
 func runRelease(ctx context.Context, c *console.Console, api client.Client, f options) error {
-	v, err := namedVolume(ctx, c, api, f.volume, f.claim)
+	name, err := volumeName(ctx, c, api, f.volume, f.claim)
+	if err != nil {
+		return err
+	}
+	v, err := claims.ReadVolume(ctx, api, name)
+	if errors.Is(err, claims.ErrNoVolume) {
+		return gone(ctx, api, name, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -76,8 +84,8 @@ func runRelease(ctx context.Context, c *console.Console, api client.Client, f op
 		return err
 	}
 	if f.dryRun {
+		c.Printf("# Dry run: nothing was released, and nothing was changed.\n%s", onlyAfter)
 		printReleased(c, v, pvs, f.cephCSI)
-		c.Printf("\ndry run: nothing was changed\n")
 		return nil
 	}
 	for i := range pvs {
@@ -85,32 +93,65 @@ func runRelease(ctx context.Context, c *console.Console, api client.Client, f op
 			return err
 		}
 	}
-	v, err = setRelease(ctx, api, v.Name, true)
+	v, asked, err := setRelease(ctx, api, v.Name, true)
 	if err != nil {
 		return err
 	}
-	if err := awaitRelease(ctx, api, v, f.timeout); err != nil {
+	if err := awaitRelease(ctx, c, api, v, asked, f.timeout); err != nil {
+		if !errors.Is(err, errRefused) { // nobody can print it later: the driver goes on, and removes the record
+			c.Printf("# Not released yet, but asked for. CacheVolume %s is gone when it is released.\n%s", v.Name, onlyAfter)
+			printReleased(c, v, pvs, f.cephCSI)
+		}
 		return err
 	}
-	c.Printf("released: image %s/%s of Ceph cluster %s is complete, and belongs to no volume any more\n\n",
+	c.Printf("# released: image %s/%s of Ceph cluster %s is complete, and belongs to no volume any more\n",
 		v.Spec.Pool, v.Spec.Image, v.Spec.ClusterID)
+	c.Printf("# Left to do:\n")
 	printReleased(c, v, pvs, f.cephCSI)
 	return nil
 }
 
-// namedVolume returns the volume that exactly one of the two names.
-func namedVolume(ctx context.Context, c *console.Console, api client.Reader, volume, claim string) (*v1alpha1.CacheVolume, error) {
+// onlyAfter stands above what printReleased prints where the volume is not released.
+const onlyAfter = "# What follows is only for after the release. Before it, the deletion of the claim can delete the image,\n" +
+	"# and the image can lack what the cache has.\n"
+
+// volumeName returns the name of the volume that exactly one of the two names.
+func volumeName(ctx context.Context, c *console.Console, api client.Reader, volume, claim string) (string, error) {
 	if (volume == "") == (claim == "") {
-		return nil, fmt.Errorf("%w: name exactly one of --volume and --claim", failure.ErrUsage)
+		return "", fmt.Errorf("%w: name exactly one of --volume and --claim", failure.ErrUsage)
 	}
 	if volume != "" {
-		return claims.ReadVolume(ctx, api, volume)
+		return volume, nil
 	}
 	namespace, name, err := c.ClaimName(claim)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	return claims.VolumeOf(ctx, api, namespace, name)
+	return claims.NameOf(ctx, api, namespace, name)
+}
+
+// gone says how to go on where an earlier command may have asked for the release, and did not wait to its end. Only the
+// image proves that: the record may also be lost.
+func gone(ctx context.Context, api client.Reader, volume string, noVolume error) error {
+	pvs, err := volumesOf(ctx, api, volume)
+	if err != nil {
+		return err
+	}
+	var left []string
+	for i := range pvs {
+		if pvs[i].Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain { // as a release leaves it
+			left = append(left, deletions(&pvs[i])...)
+		}
+	}
+	if len(left) == 0 {
+		return noVolume
+	}
+	return fmt.Errorf("%w.\nAn earlier command may have released it. Then its image has the metadata escache.io/released, "+
+		"with all that was on record: rbd image-meta list POOL/IMAGE. That command has printed pool and image. For an hour the Event "+
+		"Released has them, too: kubectl get events -A --field-selector involvedObject.name=%s\n"+
+		"Only if it is released, this is left to do:\n  %s\n"+
+		"The earlier command has also printed the PersistentVolume for ceph-csi. status.leftFences of the NodeGroup has the clients "+
+		"that are still on Ceph's blocklist", noVolume, volume, strings.Join(left, "\n  "))
 }
 
 // volumesOf returns the PersistentVolumes that name a volume of this driver.
@@ -143,21 +184,25 @@ func unused(ctx context.Context, api client.Reader, v *v1alpha1.CacheVolume, pvs
 	return nil
 }
 
-// setRelease asks for a release, or calls it off while nothing was given up yet.
-func setRelease(ctx context.Context, api client.Client, volume string, release bool) (*v1alpha1.CacheVolume, error) {
-	v := &v1alpha1.CacheVolume{}
-	return v, retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+// setRelease asks for a release, or calls it off while nothing was given up yet. It reports whether that is a change.
+func setRelease(ctx context.Context, api client.Client, volume string, release bool) (v *v1alpha1.CacheVolume, changed bool, err error) {
+	v = &v1alpha1.CacheVolume{}
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		if err := api.Get(ctx, client.ObjectKey{Name: volume}, v); err != nil {
 			return err
 		}
 		if !release && v.Status.Phase == v1alpha1.VolumeReleasing {
 			return errReleasing
 		}
+		changed = v.Spec.Release != release
 		before := v.DeepCopy()
 		v.Spec.Release = release
 		return api.Patch(ctx, v, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	})
+	return v, changed, err
 }
+
+var errRefused = errors.New("refused, nothing was changed but the reclaim policy of its PersistentVolume, which is Retain")
 
 var errReleasing = errors.New("the volume is being released already, and there is no way back; " +
 	"kubectl escache adopt takes its image in again")
@@ -166,43 +211,52 @@ func cancelRelease(ctx context.Context, c *console.Console, api client.Client, v
 	if !v.Spec.Release {
 		return fmt.Errorf("nobody has asked for a release of volume %s", v.Name)
 	}
-	if _, err := setRelease(ctx, api, v.Name, false); err != nil {
+	if _, _, err := setRelease(ctx, api, v.Name, false); err != nil {
 		return err
 	}
 	c.Printf("volume %s stays\n", v.Name)
 	return nil
 }
 
-// awaitRelease waits until the volume is gone. It calls the release off if the driver refuses it.
-func awaitRelease(ctx context.Context, api client.Client, asked *v1alpha1.CacheVolume, timeout time.Duration) error {
+// awaitRelease waits until the volume is gone, and keeps what was last on record in v. It calls the release off if the
+// driver refuses it. Where the request was there before (asked is false), the refusal may be from before something has
+// changed that it speaks of. csi-controller looks every 5 s.
+func awaitRelease(
+	ctx context.Context, c *console.Console, api client.Client, v *v1alpha1.CacheVolume, asked bool, timeout time.Duration,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	since, generation := c.Now(), v.Generation
 	waitsFor := "csi-controller has not begun"
 	return console.Poll(ctx, console.PollInterval/4, func() (bool, error) {
-		v := &v1alpha1.CacheVolume{}
-		err := api.Get(ctx, client.ObjectKeyFromObject(asked), v)
+		now := &v1alpha1.CacheVolume{}
+		err := api.Get(ctx, client.ObjectKeyFromObject(v), now)
 		if err != nil {
 			return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 		}
+		*v = *now
 		condition := meta.FindStatusCondition(v.Status.Conditions, v1alpha1.ConditionReleased)
-		if condition == nil || condition.ObservedGeneration < asked.Generation {
+		if condition == nil || condition.ObservedGeneration < generation {
 			return false, nil
 		}
 		waitsFor = condition.Message
-		if condition.Reason == v1alpha1.ReasonReleaseRefused && v.Status.Phase != v1alpha1.VolumeReleasing {
-			return true, refusedRelease(ctx, api, v.Name, condition.Message)
+		judged := asked || c.Now().Sub(since) > 12*time.Second
+		if condition.Reason == v1alpha1.ReasonReleaseRefused && v.Status.Phase != v1alpha1.VolumeReleasing && judged {
+			err = refusedRelease(ctx, api, v.Name, condition.Message)
+			return err != nil, err
 		}
 		return false, nil
 	}, func() error {
 		return fmt.Errorf("%w: volume %s waits to be released (%s); the driver keeps trying. To keep the volume: "+
-			"kubectl escache release --cancel --volume %s", failure.ErrTimeUp, asked.Name, waitsFor, asked.Name)
+			"kubectl escache release --cancel --volume %s", failure.ErrTimeUp, v.Name, waitsFor, v.Name)
 	})
 }
 
+// refusedRelease calls a refused release off. It returns no error if the release goes on.
 func refusedRelease(ctx context.Context, api client.Client, volume, why string) error {
-	switch _, err := setRelease(ctx, api, volume, false); {
+	switch _, _, err := setRelease(ctx, api, volume, false); {
 	case err == nil:
-		return fmt.Errorf("refused, nothing was changed but the reclaim policy of its PersistentVolume, which is Retain: %s", why)
+		return fmt.Errorf("%w: %s", errRefused, why)
 	case errors.Is(err, errReleasing), apierrors.IsNotFound(err):
 		return nil // what it waited for has passed meanwhile
 	default:
