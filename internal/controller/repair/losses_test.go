@@ -302,9 +302,16 @@ func TestARequestWithNothingToDoIsAnswered(t *testing.T) {
 	for name, change := range map[string]func(*v1alpha1.CacheVolume){
 		"two copies": func(*v1alpha1.CacheVolume) {},
 		"detached":   func(v *v1alpha1.CacheVolume) { v.Status.AttachedNode = "" },
+		"catching up, and in Ceph": func(v *v1alpha1.CacheVolume) {
+			v.Status.Authority, v.Status.Outdated = v1alpha1.AuthorityCeph, []string{"n2"}
+			v.Status.WriteThrough = []v1alpha1.WriteThroughClaim{{Owner: v1alpha1.FlushOwner(evacuation), Epoch: v.Status.Epoch}}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "v")
+			w.fleet.Hosts["n1"].Change(ref("v"), func(s *escache.VolumeStatus) {
+				s.Peers = []escache.Peer{{Name: "n2", ConnectionState: escache.LinkConnected, DiskState: escache.DiskInconsistent}}
+			})
 			w.record("v", change)
 			v := w.volume("v")
 			v.Annotations = map[string]string{v1alpha1.AnnotationRepair: "alice"}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -113,7 +115,7 @@ func runRepair(ctx context.Context, c *console.Console, api client.Client, chose
 	case found == 0:
 		return errors.New("no volume has a copy there; kubectl escache status -o wide shows groups and copies")
 	case asked == 0:
-		c.Printf("nothing to repair: %d of %d volumes have two current copies, or need none\n", found, found)
+		c.Printf("nothing to repair: %d of %d volumes have two current copies, are catching up, or need none\n", found, found)
 	case dryRun:
 		c.Printf("dry run: nothing was changed\n")
 	default:
@@ -141,11 +143,24 @@ func repairOf(v *v1alpha1.CacheVolume, f redundancy.Finding) string {
 	case v1alpha1.ReasonHostReinstalled, v1alpha1.ReasonReplicaMissing:
 		does = "a new copy is created on " + f.Lost
 	case v1alpha1.ReasonPeerOutdated:
-		return ""
+		if catchesUp(v) {
+			return ""
+		}
+		does = fmt.Sprintf("another host of group %s, or %s, gets the copy, if %s does not answer, has lost it, or is not linked",
+			v.Spec.Group, f.Lost, f.Lost)
 	case v1alpha1.ReasonPeerDiskLost, v1alpha1.ReasonHostLeft, v1alpha1.ReasonCopyStaysAway:
 		does = "another host of group " + v.Spec.Group + " gets the copy of " + f.Lost
 	default:
 		does = "another host of group " + v.Spec.Group + " gets the copy of " + f.Lost + ", if that does not answer or is not linked"
 	}
 	return strings.Join([]string{f.Message, does, through, trouble.Stake(f)}, "; ")
+}
+
+// catchesUp reports whether csi-node sees that the second copy is linked and filled. While everything is in Ceph it
+// calls the volume redundant, whatever has become of that copy. Then csi-controller asks the hosts, and takes the
+// request back if there is nothing to do.
+func catchesUp(v *v1alpha1.CacheVolume) bool {
+	copies := meta.FindStatusCondition(v.Status.Conditions, v1alpha1.ConditionRedundant)
+	outdated := copies != nil && copies.Status == metav1.ConditionFalse && copies.Reason == v1alpha1.ReasonPeerOutdated
+	return outdated || meta.IsStatusConditionFalse(v.Status.Conditions, v1alpha1.ConditionSynced)
 }

@@ -77,12 +77,16 @@ type evacuating struct {
 	chosen  bool // the user said so
 	wait    bool
 	timeout time.Duration
-	// patience is how long csi-controller may take to say that it moves copies.
+	// patience is how long csi-controller may take to say that it moves copies, or to let a failed evacuation go.
 	patience time.Duration
 }
 
-// takeUpTime is much longer than csi-controller takes for it, also when another one becomes the leader.
-const takeUpTime = time.Minute
+const (
+	// takeUpTime is much longer than csi-controller takes for it, also when another one becomes the leader.
+	takeUpTime = time.Minute
+	// beginTime is longer than csi-controller takes to begin a drain, or to find that it cannot.
+	beginTime = 10 * time.Second
+)
 
 func runEvacuate(ctx context.Context, c *console.Console, api client.WithWatch, e evacuating) error {
 	if err := runCordon(ctx, c, api, hostKind+e.node); err != nil {
@@ -92,10 +96,8 @@ func runEvacuate(ctx context.Context, c *console.Console, api client.WithWatch, 
 	if err != nil {
 		return err
 	}
-	if drain.Spec.MoveSecondCopies {
-		if err := takenUp(ctx, api, drain.Name, e); err != nil {
-			return err
-		}
+	if err := takenUp(ctx, api, drain, e); err != nil {
+		return err
 	}
 	volumes := &v1alpha1.CacheVolumeList{}
 	if err := api.List(ctx, volumes); err != nil {
@@ -124,7 +126,7 @@ func runEvacuate(ctx context.Context, c *console.Console, api client.WithWatch, 
 }
 
 // drainOf returns the CacheFlush that drains the node, and makes it if there is none. One that is there
-// stays as it is.
+// stays as it is, unless it has failed: that never drains anything, so another one takes its place.
 func drainOf(ctx context.Context, api client.Client, e evacuating) (*v1alpha1.CacheFlush, error) {
 	drain := &v1alpha1.CacheFlush{
 		ObjectMeta: metav1.ObjectMeta{Name: evacuation(e.node)},
@@ -133,21 +135,20 @@ func drainOf(ctx context.Context, api client.Client, e evacuating) (*v1alpha1.Ca
 		},
 	}
 	err := api.Create(ctx, drain)
-	switch {
-	case apierrors.IsAlreadyExists(err):
-		if err := api.Get(ctx, client.ObjectKeyFromObject(drain), drain); err != nil {
+	if apierrors.IsAlreadyExists(err) {
+		there := &v1alpha1.CacheFlush{}
+		if err := api.Get(ctx, client.ObjectKeyFromObject(drain), there); err != nil {
 			return nil, err
 		}
-		if !drain.DeletionTimestamp.IsZero() {
-			return nil, fmt.Errorf("node %s is cordoned, but not evacuated: its earlier evacuation has not ended yet, and "+
-				"CacheFlush %s drains nothing any more; repeat the command once that is gone "+
-				"(kubectl get cacheflush %s -o wide says what it waits for)",
-				e.node, drain.Name, drain.Name)
+		if !there.DeletionTimestamp.IsZero() || there.Status.Phase != v1alpha1.FlushFailed {
+			return there, mayTake(there, e)
 		}
-		if e.chosen && (drain.Spec.SecondCopies != e.copies || drain.Spec.MoveSecondCopies != e.move) {
-			return nil, fmt.Errorf("node %s is being evacuated already, with another --protect; to change that, first "+
-				"kubectl escache uncordon %s", e.node, e.node)
+		if err := remove(ctx, api, there, e); err != nil {
+			return nil, err
 		}
+		err = api.Create(ctx, drain)
+	}
+	switch {
 	case err != nil:
 		return nil, err
 	case e.move && !drain.Spec.MoveSecondCopies && drain.Spec.SecondCopies:
@@ -163,16 +164,69 @@ func drainOf(ctx context.Context, api client.Client, e evacuating) (*v1alpha1.Ca
 	return drain, nil
 }
 
-// takenUp waits until csi-controller says that it moves second copies. One that does not know this drains the
-// volumes only, and must not be taken for one that does.
-func takenUp(ctx context.Context, api client.Client, name string, e evacuating) error {
+// mayTake returns why an evacuation that is there is not the one that is asked for.
+func mayTake(there *v1alpha1.CacheFlush, e evacuating) error {
+	switch {
+	case !there.DeletionTimestamp.IsZero():
+		return notEnded(there.Name, e)
+	case e.chosen && (there.Spec.SecondCopies != e.copies || there.Spec.MoveSecondCopies != e.move):
+		return fmt.Errorf("node %s is being evacuated already, with another --protect; to change that, first "+
+			"kubectl escache uncordon %s", e.node, e.node)
+	default:
+		return nil
+	}
+}
+
+func notEnded(name string, e evacuating) error {
+	return fmt.Errorf("node %s is cordoned, but not evacuated: its earlier evacuation has not ended yet, and "+
+		"CacheFlush %s drains nothing any more; repeat the command once that is gone "+
+		"(kubectl get cacheflush %s -o wide says what it waits for)", e.node, name, name)
+}
+
+// remove deletes an evacuation that has failed, and waits until it is gone.
+func remove(ctx context.Context, api client.Client, failed *v1alpha1.CacheFlush, e evacuating) error {
 	ctx, cancel := context.WithTimeout(ctx, e.patience)
 	defer cancel()
-	drain := &v1alpha1.CacheFlush{}
+	if err := api.Delete(ctx, failed, client.Preconditions{UID: &failed.UID}); client.IgnoreNotFound(err) != nil {
+		return err
+	}
 	return console.Poll(ctx, console.PollInterval/4, func() (bool, error) {
-		err := api.Get(ctx, client.ObjectKey{Name: name}, drain)
-		return meta.IsStatusConditionTrue(drain.Status.Conditions, v1alpha1.FlushConditionMoves), err
+		err := api.Get(ctx, client.ObjectKey{Name: evacuation(e.node)}, &v1alpha1.CacheFlush{})
+		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+	}, func() error { return notEnded(evacuation(e.node), e) })
+}
+
+// takenUp waits until csi-controller has begun the evacuation, and returns why if it cannot. A csi-controller that
+// is away begins later. But where second copies are to be moved, it has to say that it does so: one that does not know
+// this drains the volumes only, and must not be taken for one that does.
+func takenUp(ctx context.Context, api client.Client, drain *v1alpha1.CacheFlush, e evacuating) error {
+	name, moves, patience := drain.Name, drain.Spec.MoveSecondCopies, e.patience
+	if !moves {
+		patience = min(patience, beginTime)
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	now := &v1alpha1.CacheFlush{}
+	return console.Poll(ctx, console.PollInterval/4, func() (bool, error) {
+		err := api.Get(ctx, client.ObjectKey{Name: name}, now)
+		switch {
+		case err != nil:
+			return false, err
+		case now.Status.Phase == v1alpha1.FlushFailed:
+			why := "CacheFlush " + name + " has failed"
+			if c := meta.FindStatusCondition(now.Status.Conditions, v1alpha1.FlushConditionComplete); c != nil {
+				why += ": " + c.Message
+			}
+			return true, fmt.Errorf("node %s is cordoned, but not evacuated: %s; fix that, and repeat the command", e.node, why)
+		case moves:
+			return meta.IsStatusConditionTrue(now.Status.Conditions, v1alpha1.FlushConditionMoves), nil
+		default:
+			return now.Status.StartTime != nil, nil
+		}
 	}, func() error {
+		if !moves {
+			return nil
+		}
 		return fmt.Errorf("%w: csi-controller does not say that it moves second copies: it does not answer, or is older than this "+
 			"plugin. CacheFlush %s drains their volumes only. Upgrade csi-controller and repeat the command, or, without it: "+
 			"kubectl escache uncordon %s, then evacuate with --protect=drain", failure.ErrTimeUp, name, e.node)

@@ -2,6 +2,7 @@ package maintenance
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/plugin/failure"
@@ -110,6 +112,82 @@ func TestEvacuateDoesNotTakeAnEvacuationThatEndsForItsOwn(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "evacuate-n2") {
 			t.Errorf("waiting %t: %v\n%s", wait, err, out.String())
 		}
+	}
+}
+
+// broken is the state of an evacuation that began while Kubernetes had no such node. It drains nothing, and does not
+// begin again when the node is back.
+func broken() v1alpha1.CacheFlushStatus {
+	return v1alpha1.CacheFlushStatus{
+		Phase: v1alpha1.FlushFailed, StartTime: &metav1.Time{Time: time.Now()}, CompletionTime: &metav1.Time{Time: time.Now()},
+		Conditions: []metav1.Condition{{
+			Type: v1alpha1.FlushConditionComplete, Status: metav1.ConditionFalse, Reason: "NotFound", Message: "Kubernetes has no node n2",
+		}},
+	}
+}
+
+func TestEvacuateReplacesAnEvacuationThatHasFailed(t *testing.T) {
+	for name, tc := range map[string]struct {
+		held bool // csi-controller does not let it go
+		asks evacuating
+		fine bool
+	}{
+		"it goes":                      {false, evacuating{copies: true}, true},
+		"it goes, and had other flags": {false, evacuating{copies: false, chosen: true}, true},
+		"it stays":                     {true, evacuating{copies: true}, false},
+		"it stays, and is waited for":  {true, evacuating{copies: true, wait: true, timeout: 10 * time.Millisecond}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			failed := drained("evacuate-n2")
+			failed.Status = broken()
+			if tc.held {
+				failed.Finalizers = []string{v1alpha1.FlushFinalizer}
+			}
+			api := plugintest.Cluster(t, plugintest.Group("g"), failed)
+			var out bytes.Buffer
+			c := plugintest.Console(&out, time.Now)
+			tc.asks.node, tc.asks.patience = "n2", 10*time.Millisecond
+			err := runEvacuate(t.Context(), c, api, tc.asks)
+			if drains := strings.Contains(out.String(), "drains its volumes"); (err == nil) != tc.fine || drains != tc.fine {
+				t.Errorf("%v\n%s", err, out.String())
+			}
+			if err != nil && !strings.Contains(err.Error(), "repeat the command once that is gone") {
+				t.Errorf("it does not say what to do: %v", err)
+			}
+			f := &v1alpha1.CacheFlush{}
+			if err := api.Get(t.Context(), client.ObjectKey{Name: "evacuate-n2"}, f); err != nil {
+				t.Fatal(err)
+			}
+			if tc.fine && (f.Status.Phase == v1alpha1.FlushFailed || f.Spec.SecondCopies != tc.asks.copies) {
+				t.Errorf("the old one is still there: %+v", f)
+			}
+		})
+	}
+}
+
+func TestEvacuateSaysWhyItFailsAtOnce(t *testing.T) {
+	for name, asks := range map[string]evacuating{
+		"drain":      {copies: true},
+		"move":       {copies: true, move: true, chosen: true},
+		"waited for": {copies: true, wait: true, timeout: time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := interceptor.NewClient(plugintest.Cluster(t, plugintest.Group("g")), interceptor.Funcs{
+				Create: func(ctx context.Context, api client.WithWatch, o client.Object, options ...client.CreateOption) error {
+					if f, is := o.(*v1alpha1.CacheFlush); is {
+						f.Status = broken()
+					}
+					return api.Create(ctx, o, options...)
+				},
+			})
+			var out bytes.Buffer
+			c := plugintest.Console(&out, time.Now)
+			asks.node, asks.patience = "n2", 10*time.Millisecond
+			err := runEvacuate(t.Context(), c, api, asks)
+			if err == nil || !strings.Contains(err.Error(), "Kubernetes has no node n2") || strings.Contains(out.String(), "drains its volumes") {
+				t.Errorf("%v\n%s", err, out.String())
+			}
+		})
 	}
 }
 

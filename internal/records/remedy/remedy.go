@@ -214,7 +214,8 @@ func passing() []known {
 		{reason: "Finishing", todo: repairs},
 		{reason: "Superseded", todo: repairs},
 		{reason: "Flushing", todo: "nothing: csi-controller has it written back (docs/redundancy.md)"},
-		{reason: v1alpha1.ReasonPeerOutdated, todo: "nothing: it is catching up, or written back if no node has the volume"},
+		{reason: v1alpha1.ReasonPeerOutdated, todo: "nothing if it is catching up, or if no node has the volume; if its host will not be " +
+			"back: kubectl escache repair VOLUME"},
 		{reason: "Resyncing", todo: "nothing: it is catching up"},
 		{reason: "InProgress", todo: "nothing: it goes on by itself"},
 		{reason: "Restoring", todo: "nothing, unless the message names a host to bring back; kubectl escache uncordon waits for it"},

@@ -92,6 +92,17 @@ func TestTheNextStepOfAVolumeThatNoPodHas(t *testing.T) {
 	}
 }
 
+// All is in Ceph, so csi-node does not say why the second copy is old. Its host may be gone for good.
+func TestWhoMayWaitForADeadHostIsToldOfTheRepair(t *testing.T) {
+	v := &v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-1"}, Spec: v1alpha1.CacheVolumeSpec{Replicas: []string{"n1", "n2"}}}
+	v.Status.Phase, v.Status.AttachedNode, v.Status.Authority = v1alpha1.VolumeReady, "n1", v1alpha1.AuthorityCeph
+	outdated(v)
+	all := trouble.OfVolume(v, nil, remedy.Escached{}, now)
+	if len(all) != 1 || all[0].Reason != v1alpha1.ReasonPeerOutdated || !strings.Contains(all[0].Todo, "kubectl escache repair pvc-1") {
+		t.Errorf("%+v", all)
+	}
+}
+
 func larger(v *v1alpha1.CacheVolume) { v.Spec.CacheBytes, v.Spec.WantedCacheBytes = 1<<30, 5<<30 }
 
 func outdated(v *v1alpha1.CacheVolume) { v.Status.Outdated = []string{"n2"} }

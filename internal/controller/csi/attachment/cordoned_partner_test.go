@@ -87,18 +87,20 @@ func TestBesideAnEvacuatedHostAVolumeWritesThroughFromTheBeginning(t *testing.T)
 		deleted bool
 		there   bool // it is attached to that host itself
 		through bool
+		failed  bool // csi-controller has said that it drains nothing
 	}{
-		"its second copy is there":        {func(*v1alpha1.CacheFlushSpec) {}, false, false, true},
-		"it is attached there":            {func(s *v1alpha1.CacheFlushSpec) { s.SecondCopies = false }, false, true, true},
-		"second copies are not protected": {func(s *v1alpha1.CacheFlushSpec) { s.SecondCopies = false }, false, false, false},
-		"the evacuation ends":             {func(*v1alpha1.CacheFlushSpec) {}, true, false, false},
-		"another host is evacuated":       {func(s *v1alpha1.CacheFlushSpec) { s.Node = "n9" }, false, false, false},
+		"its second copy is there":        {func(*v1alpha1.CacheFlushSpec) {}, false, false, true, false},
+		"it is attached there":            {func(s *v1alpha1.CacheFlushSpec) { s.SecondCopies = false }, false, true, true, false},
+		"second copies are not protected": {func(s *v1alpha1.CacheFlushSpec) { s.SecondCopies = false }, false, false, false, false},
+		"the evacuation ends":             {func(*v1alpha1.CacheFlushSpec) {}, true, false, false, false},
+		"the evacuation has failed":       {func(*v1alpha1.CacheFlushSpec) {}, false, false, false, true},
+		"another host is evacuated":       {func(s *v1alpha1.CacheFlushSpec) { s.Node = "n9" }, false, false, false, false},
 		"a flush, which does not last": {func(s *v1alpha1.CacheFlushSpec) {
 			s.Mode, s.SecondCopies = v1alpha1.FlushModeFlush,
 				false
-		}, false, true, false},
+		}, false, true, false, false},
 		"a drain of another volume, which is named": {func(s *v1alpha1.CacheFlushSpec) { s.Node, s.Volume = "", "pvc-2" }, false, true,
-			false},
+			false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -109,6 +111,9 @@ func TestBesideAnEvacuatedHostAVolumeWritesThroughFromTheBeginning(t *testing.T)
 			f := &v1alpha1.CacheFlush{ObjectMeta: metav1.ObjectMeta{Name: "evacuate", Finalizers: []string{v1alpha1.FlushFinalizer}}}
 			f.Spec = v1alpha1.CacheFlushSpec{Node: first, Mode: v1alpha1.FlushModeDrain, SecondCopies: true}
 			tc.spec(&f.Spec)
+			if tc.failed {
+				f.Status.Phase = v1alpha1.FlushFailed
+			}
 			csitest.Must(t, w.API.Create(t.Context(), f))
 			if tc.deleted {
 				csitest.Must(t, w.API.Delete(t.Context(), f))
