@@ -6,6 +6,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/repair"
 )
 
 // TestAVolumeThatWaitsAndIsTurnedBackIsDrainedAgain: everything of it is in Ceph, and then a late call has it write
@@ -73,6 +74,22 @@ func TestARepairDoesNotTurnALaterAttachment(t *testing.T) {
 	w.steps(4)
 	v, mode := w.volume("v"), holder.Status(ref("v")).Mode
 	if len(v.Status.WriteThrough) > 0 || v.Status.Repair != nil || mode != escache.ModeWriteback {
+		t.Errorf("mode %s, status %+v", mode, v.Status)
+	}
+}
+
+// TestAClaimThatAnEarlierAttachmentsRepairHasLeftEnds: an earlier build made it.
+func TestAClaimThatAnEarlierAttachmentsRepairHasLeftEnds(t *testing.T) {
+	w := newWorld(t, "v")
+	holder := w.fleet.Hosts["n1"]
+	v := w.volume("v")
+	v.Status.WriteThrough = []v1alpha1.WriteThroughClaim{{Owner: repair.Owner, Epoch: 1}}
+	v.Status.Authority = v1alpha1.AuthorityCeph
+	check(t, w.api.Status().Update(t.Context(), v))
+	holder.Stage(ref("v"), "10.0.0.1:0/1", 1, escache.ModeWritethrough)
+	w.steps(2)
+	v, mode := w.volume("v"), holder.Status(ref("v")).Mode
+	if len(v.Status.WriteThrough) > 0 || v.Status.Authority != v1alpha1.AuthorityCache || mode != escache.ModeWriteback {
 		t.Errorf("mode %s, status %+v", mode, v.Status)
 	}
 }
