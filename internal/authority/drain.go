@@ -19,6 +19,15 @@ func Claims(v *v1alpha1.CacheVolume) []string {
 	return owners
 }
 
+// MayBegin decides whether an owner may claim write-through by this record. The repair may only while one is on record for
+// this attachment: nobody would end its claim otherwise. The error wraps ErrRefused.
+func MayBegin(v *v1alpha1.CacheVolume, owner string) error {
+	if r := v.Status.Repair; owner == RepairClaim && (r == nil || r.Epoch != v.Status.Epoch) {
+		return unfit(v, "no repair is on record for its attachment in epoch %d", v.Status.Epoch)
+	}
+	return nil
+}
+
 // MayEnd decides whether an owner's claim may end by this record. That of the repair stays until every replica
 // counts: a copy that it has moved off its host may be the only one besides Ceph that had everything. The error wraps
 // ErrRefused.

@@ -59,6 +59,25 @@ func TestDrained(t *testing.T) {
 	}
 }
 
+func TestTheRepairClaimsOnlyTheAttachmentThatItIsFor(t *testing.T) {
+	for name, c := range map[string]struct {
+		owner  string
+		repair *v1alpha1.ReplicaRepair
+		want   bool
+	}{
+		"it is for this attachment":     {RepairClaim, &v1alpha1.ReplicaRepair{Epoch: 3}, true},
+		"it is for an earlier one":      {RepairClaim, &v1alpha1.ReplicaRepair{Epoch: 2}, false},
+		"none is on record":             {RepairClaim, nil, false},
+		"somebody else needs no repair": {"cacheflush/x", nil, true},
+	} {
+		v := &v1alpha1.CacheVolume{}
+		v.Status = v1alpha1.CacheVolumeStatus{AttachedNode: "n1", Epoch: 3, Repair: c.repair}
+		if err := MayBegin(v, c.owner); (err == nil) != c.want || err != nil && !errors.Is(err, ErrRefused) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestTheClaimOfTheRepairEndsOnlyWhenEveryReplicaCounts(t *testing.T) {
 	for name, c := range map[string]struct {
 		owner    string

@@ -70,6 +70,16 @@ func TestADrainTellsOfEachMove(t *testing.T) {
 	}
 }
 
+// repairs plays a repair that has claimed the volume.
+func (w *world) repairs(volume string) {
+	w.t.Helper()
+	v := w.volume(volume)
+	v.Status.Repair = &v1alpha1.ReplicaRepair{Epoch: v.Status.Epoch}
+	must(w.t, w.api.Status().Update(w.t.Context(), v))
+	_, err := w.r.Drain.Turn(w.t.Context(), volume, "repair")
+	must(w.t, err)
+}
+
 // The repair claims the volume as long as its new copy is not current. An evacuation that is called off, or
 // whose finalizer somebody takes off, does not end that.
 func TestTheEndOfADrainDoesNotEndTheClaimOfTheMove(t *testing.T) {
@@ -77,9 +87,7 @@ func TestTheEndOfADrainDoesNotEndTheClaimOfTheMove(t *testing.T) {
 	w.pair("a", 0)
 	w.flush(v1alpha1.CacheFlushSpec{Node: "n2", Mode: v1alpha1.FlushModeDrain, SecondCopies: true, MoveSecondCopies: true})
 	w.until(v1alpha1.FlushDrained)
-	if _, err := w.r.Drain.Turn(t.Context(), "a", "repair"); err != nil {
-		t.Fatal(err)
-	}
+	w.repairs("a")
 	f := w.record()
 	f.Finalizers = nil
 	must(t, w.api.Update(t.Context(), f))

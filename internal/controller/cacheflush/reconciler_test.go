@@ -243,9 +243,7 @@ func TestAnotherProcessGoesOn(t *testing.T) {
 func TestTheLastClaimThatEndsRestoresWriteBack(t *testing.T) {
 	w := newWorld(t)
 	w.attach("a", "n1", mib)
-	if _, err := w.r.Drain.Turn(t.Context(), "a", "repair"); err != nil {
-		t.Fatal(err)
-	}
+	w.repairs("a")
 	w.flush(v1alpha1.CacheFlushSpec{Volume: "a", Mode: v1alpha1.FlushModeDrain})
 	w.until(v1alpha1.FlushDrained)
 	w.remove()

@@ -74,7 +74,7 @@ var errGone = errors.New("the volume is gone")
 const changeTime = 4 * time.Second
 
 // Turn makes the volume write through for the owner. It returns the volume as it is on record
-// afterwards.
+// afterwards. The error is authority.ErrRefused if the owner may not claim it.
 func (d *Drainer) Turn(ctx context.Context, volume, owner string) (*v1alpha1.CacheVolume, error) {
 	v, done, err := d.begin(ctx, volume, "turn on write-through", anybody)
 	if err != nil {
@@ -89,6 +89,9 @@ func (d *Drainer) Turn(ctx context.Context, volume, owner string) (*v1alpha1.Cac
 		return v, err
 	}
 	if !slices.Contains(authority.Claims(v), owner) {
+		if err := authority.MayBegin(v, owner); err != nil {
+			return v, err
+		}
 		v.Status.WriteThrough = append(current(v), v1alpha1.WriteThroughClaim{
 			Owner: owner, Epoch: v.Status.Epoch, Since: metav1.NewTime(d.config.Now()),
 		})

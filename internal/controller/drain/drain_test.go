@@ -137,7 +137,9 @@ func TestAVolumeIsNotInCephWhileItMayStillBeTurnedToWriteBack(t *testing.T) {
 				v := &v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.CacheVolumeSpec{
 					Modifications: 1, CacheMode: v1alpha1.CacheModeWriteback,
 				}}
-				v.Status = v1alpha1.CacheVolumeStatus{AttachedNode: "n1", Epoch: 1, Authority: v1alpha1.AuthorityCache}
+				v.Status = v1alpha1.CacheVolumeStatus{
+					AttachedNode: "n1", Epoch: 1, Authority: v1alpha1.AuthorityCache, Repair: &v1alpha1.ReplicaRepair{Epoch: 1},
+				}
 				if what == "restore" {
 					v.Status.Authority = v1alpha1.AuthorityCeph
 					v.Status.WriteThrough = []v1alpha1.WriteThroughClaim{{Owner: flush, Epoch: 1}}

@@ -13,7 +13,8 @@
 //  1. Begin: the copy of the attached node's partner is lost, and on record as outdated, so that the
 //     holder goes on without it. status.repair is written.
 //  2. Drain: the volume writes through for the owner "repair" (package drain), so that it also
-//     survives the loss of its holder. Once it is clean, its truth is in Ceph on record. A Ceph
+//     survives the loss of its holder. It does so only in the attachment that the repair is on record for
+//     (authority.MayBegin). Once it is clean, its truth is in Ceph on record. A Ceph
 //     that does not take the data delays the next step for at most Policy.Patience. A Drain of a
 //     CacheFlush is another claim: neither ends the other.
 //  3. Substitute: the node of the new copy is put on record, as outdated, and an old replica there is

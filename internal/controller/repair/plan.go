@@ -173,6 +173,9 @@ func first(v *v1alpha1.CacheVolume, step *Step, lost bool, seen Seen) Action {
 		step.Reason = fmt.Sprintf("%s; %s has not put it on record as outdated, so it has written nothing since, or is frozen",
 			seen.Silent, step.Holder)
 		return Wait
+	case slices.Contains(authority.Claims(v), Owner) && authority.MayEnd(v, Owner) == nil:
+		step.Reason = "the repair is over, and the volume still writes through for it"
+		return Finish
 	default:
 		return Nothing
 	}

@@ -108,6 +108,11 @@ func TestJudge(t *testing.T) {
 		{"replaced, and the lost host is back", replaced, nil, nil, Copy, "n3", ""},
 		{"the substitute is gone, too", replaced, Gone{"n3": now}, nil, Begin, "n3", ""},
 		{"copied", func(v *v1alpha1.CacheVolume) { replaced(v); v.Status.Outdated = nil }, gone, nil, Finish, "n3", ""},
+		{"its claim is left", func(v *v1alpha1.CacheVolume) {
+			clean(v)
+			v.Status.Repair, v.Status.Outdated = nil, nil
+		}, nil, nil, Finish, "n2", ""},
+		{"its claim is left, and a copy is old", func(v *v1alpha1.CacheVolume) { clean(v); v.Status.Repair = nil }, nil, nil, Nothing, "", ""},
 
 		{"detached meanwhile", func(v *v1alpha1.CacheVolume) { replaced(v); v.Status.AttachedNode = "" }, gone, nil, End, "n2", ""},
 		{"attached anew", func(v *v1alpha1.CacheVolume) { replaced(v); v.Status.Epoch = 8 }, gone, nil, End, "n2", ""},

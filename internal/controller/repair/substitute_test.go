@@ -95,6 +95,33 @@ func TestCompleteCopyIsCurrentAndTheLostOneWiped(t *testing.T) {
 	csitest.Must(t, err)
 }
 
+// The host of the lost copy has left the group, and is not polled with it any more.
+func TestTheReplacedCopyOnAHostThatHasLeftTheGroupIsRemoved(t *testing.T) {
+	w := csitest.New(t)
+	v, holder, lost, third := w.Widow("pvc-1")
+	w.TakeEpoch(holder, "pvc-1")
+	group := &v1alpha1.NodeGroup{}
+	csitest.Must(t, w.API.Get(t.Context(), client.ObjectKey{Name: "g1"}, group))
+	group.Spec.Nodes = slices.DeleteFunc(group.Spec.Nodes, func(node string) bool { return node == lost })
+	csitest.Must(t, w.API.Update(t.Context(), group))
+	w.Poll()
+	csitest.Must(t, w.Locked.Substitute(t.Context(), "pvc-1", v.Status.Epoch, lost, third, volumes.Elsewhere))
+	csitest.Must(t, w.API.Get(t.Context(), client.ObjectKey{Name: "g1"}, group))
+	if s := group.Status.StaleReplicas; len(s) != 1 || s[0].Node != lost {
+		t.Errorf("stale %+v", s)
+	}
+	_, err := w.Locked.Copy(t.Context(), "pvc-1", v.Status.Epoch)
+	csitest.Must(t, err)
+	w.Host(holder).Sync(csitest.Ref(v), 100)
+	c, err := w.Locked.Copy(t.Context(), "pvc-1", v.Status.Epoch)
+	csitest.Must(t, err)
+	w.Host(lost).Restart(t)
+	w.Poll()
+	if !c.Done || w.Host(lost).Has(csitest.Ref(v)) {
+		t.Errorf("the lost replica is still there; %+v", c)
+	}
+}
+
 // The volume is drained, so its record says that the truth is in Ceph. The lost copy has seen this
 // attachment, and is dirty.
 func TestTheReplacedCopyOfADrainedVolumeIsWiped(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/api/v1alpha1"
+	"github.com/escache/escache-csi/internal/controller/repair"
 )
 
 // TestAVolumeThatWaitsAndIsTurnedBackIsDrainedAgain: everything of it is in Ceph, and then a late call has it write
@@ -46,5 +47,49 @@ func TestAVolumeThatWaitsAndIsTurnedBackIsDrainedAgain(t *testing.T) {
 			w.steps(1)
 			is(v1alpha1.AuthorityCeph)
 		})
+	}
+}
+
+// TestARepairDoesNotTurnALaterAttachment: the volume gets another pair of hosts after its repair was judged and before it
+// is drained. A claim that the repair made then would have the volume write through until it is detached.
+func TestARepairDoesNotTurnALaterAttachment(t *testing.T) {
+	w := newWorld(t, "v")
+	w.lose(2*time.Minute, "v")
+	w.steps(1)
+	w.at("v", "Beginning", "")
+	holder := w.fleet.Hosts["n1"]
+	holder.Before("GET "+escache.PathStatus, func() {
+		v := w.volume("v")
+		v.Spec.Replicas = []string{"n1", "n3"}
+		check(t, w.api.Update(t.Context(), v))
+		v.Status.Epoch, v.Status.Outdated, v.Status.WriteThrough, v.Status.Authority = 2, nil, nil, v1alpha1.AuthorityCache
+		v.Status.Summarize()
+		check(t, w.api.Status().Update(t.Context(), v))
+		holder.Stage(ref("v"), "10.0.0.1:0/2", 2, escache.ModeWriteback)
+	})
+	w.poll()
+	if v := w.volume("v"); v.Status.Epoch != 2 {
+		t.Fatalf("the volume was not attached again: %+v", v.Status)
+	}
+	w.steps(4)
+	v, mode := w.volume("v"), holder.Status(ref("v")).Mode
+	if len(v.Status.WriteThrough) > 0 || v.Status.Repair != nil || mode != escache.ModeWriteback {
+		t.Errorf("mode %s, status %+v", mode, v.Status)
+	}
+}
+
+// TestAClaimThatAnEarlierAttachmentsRepairHasLeftEnds: an earlier build made it.
+func TestAClaimThatAnEarlierAttachmentsRepairHasLeftEnds(t *testing.T) {
+	w := newWorld(t, "v")
+	holder := w.fleet.Hosts["n1"]
+	v := w.volume("v")
+	v.Status.WriteThrough = []v1alpha1.WriteThroughClaim{{Owner: repair.Owner, Epoch: 1}}
+	v.Status.Authority = v1alpha1.AuthorityCeph
+	check(t, w.api.Status().Update(t.Context(), v))
+	holder.Stage(ref("v"), "10.0.0.1:0/1", 1, escache.ModeWritethrough)
+	w.steps(2)
+	v, mode := w.volume("v"), holder.Status(ref("v")).Mode
+	if len(v.Status.WriteThrough) > 0 || v.Status.Authority != v1alpha1.AuthorityCache || mode != escache.ModeWriteback {
+		t.Errorf("mode %s, status %+v", mode, v.Status)
 	}
 }

@@ -107,6 +107,35 @@ func (s *Steps) WithoutLeftovers(
 	return now
 }
 
+// WithoutOwnDevice has the node give up its device of an attachment that has ended, before it gets the volume again, if
+// LayAnew is to remove its replica. It refuses while the device is there. Once the record says that the node has the
+// volume, nobody can remove that device: neither escached nor csi-node can prove any more that it is left over. A device
+// on a replica that stays is replaced when the volume is staged. It is not given up, because that makes the replica outdated.
+func (s *Steps) WithoutOwnDevice(ctx context.Context, v *v1alpha1.CacheVolume, plan authority.Attachment, node string) error {
+	if plan.TakeOver || v.Status.AttachedNode != "" || !s.replacesOwn(v, plan, node) {
+		return nil
+	}
+	own := s.WithoutLeftovers(ctx, v, s.Reports(ctx, v, []string{node}))[node]
+	if status, err := own.Status(); err != nil || !authority.HasDevice(status) {
+		return nil //nolint:nilerr // what does not answer is no proof of a device, and LayAnew needs its answer
+	}
+	return fmt.Errorf("volume %s: node %s still has the device of an earlier attachment, and its replica has to be created again; it gets "+
+		"the volume when the device is gone, which is when no pod there uses it: %w", v.Name, node, ErrUnavailable)
+}
+
+// replacesOwn reports whether LayAnew removes the node's own replica, as far as that is known before.
+func (s *Steps) replacesOwn(v *v1alpha1.CacheVolume, plan authority.Attachment, node string) bool {
+	if plan.Relay || slices.Contains(plan.Renew, node) {
+		return true
+	}
+	partner := authority.Partner(v, node)
+	if s.Book.Ready(v.Spec.Group, partner) {
+		return false
+	}
+	_, err := s.Book.Partners(v, node, partner)
+	return err == nil // another host stands in for the partner
+}
+
 // recordAside puts the replicas of hosts that keep them for now on the list of what their group has to
 // clean up.
 func (s *Steps) recordAside(ctx context.Context, v *v1alpha1.CacheVolume, aside []string) error {

@@ -71,10 +71,6 @@ func (s *Steps) substitute(ctx context.Context, id string, epoch int64, lost, su
 	if err := s.NotBehind(ctx, v); err != nil && (where == Moved || !s.holds(ctx, v, holder, err)) {
 		return err
 	}
-	group, err := s.Group(ctx, v.Spec.Group)
-	if err != nil {
-		return err
-	}
 	// The book reads the new place from the record again, whatever is written there in the end.
 	defer func() { s.Book.Observe(v) }()
 	if err := s.place(v, holder, lost, substitute, where); err != nil {
@@ -96,7 +92,7 @@ func (s *Steps) substitute(ctx context.Context, id string, epoch int64, lost, su
 		return onHost(substitute, fmt.Errorf("remove an old replica of volume %s on node %s: %w", id, substitute, err))
 	}
 	crashpoint.Reach("repair/substitute_cleared")
-	if substitute != lost && slices.Contains(group.Spec.Nodes, lost) {
+	if substitute != lost {
 		stale := s.stale(v, lost)
 		stale.Epoch = v.Status.Epoch // it may have seen this attachment, in which it is on record as outdated
 		if err := s.recordStale(ctx, v.Spec.Group, []v1alpha1.StaleReplica{stale}); err != nil {

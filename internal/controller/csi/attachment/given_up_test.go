@@ -38,14 +38,21 @@ func (w *world) cutOff() (ref escache.VolumeRef, first, second string) {
 	return ref, first, second
 }
 
-// reached plays the network of a host that is back, and csi-node there: it has its escached give up the frozen device.
-func (w *world) reached(name string, ref escache.VolumeRef) {
+// untaint says of a node that it is in service again.
+func (w *world) untaint(name string) {
 	w.T.Helper()
-	host, n := w.Host(name), &corev1.Node{}
-	host.Restart(w.T)
+	n := &corev1.Node{}
 	csitest.Must(w.T, w.API.Get(w.T.Context(), client.ObjectKey{Name: name}, n))
 	n.Spec.Taints = nil
 	csitest.Must(w.T, w.API.Update(w.T.Context(), n))
+}
+
+// reached plays the network of a host that is back, and csi-node there: it has its escached give up the frozen device.
+func (w *world) reached(name string, ref escache.VolumeRef) {
+	w.T.Helper()
+	host := w.Host(name)
+	host.Restart(w.T)
+	w.untaint(name)
 	v, epoch := w.Volume("pvc-1"), host.Status(ref).Epoch
 	if !authority.IsSuperseded(v, name, epoch) {
 		w.T.Fatalf("the device of epoch %d is not superseded: %+v", epoch, v.Status)

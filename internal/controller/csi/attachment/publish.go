@@ -52,6 +52,9 @@ func (s *Attacher) Publish(ctx context.Context, v *v1alpha1.CacheVolume, node st
 	if plan.Uncached {
 		return s.publishUncached(ctx, v, plan, node)
 	}
+	if err := s.WithoutOwnDevice(ctx, v, plan, node); err != nil {
+		return nil, err
+	}
 	if err := s.claim(ctx, v, plan, node); err != nil {
 		return nil, err
 	}
