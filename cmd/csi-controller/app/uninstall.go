@@ -31,12 +31,17 @@ func newCheckUninstall(o *Options) *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(c.Context(), time.Minute)
 			defer cancel()
-			if err := checkUninstall(ctx, kube); err != nil {
-				return err
-			}
-			return waitForGroups(ctx, kube, time.Second)
+			return prepareUninstall(ctx, kube, time.Second)
 		},
 	}
+}
+
+// prepareUninstall returns nil once nothing is left that only csi-controller could remove.
+func prepareUninstall(ctx context.Context, kube client.Client, every time.Duration) error {
+	if err := checkUninstall(ctx, kube); err != nil {
+		return err
+	}
+	return waitForGroups(ctx, kube, every)
 }
 
 func checkUninstall(ctx context.Context, kube client.Reader) error {
