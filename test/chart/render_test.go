@@ -5,6 +5,7 @@ import (
 	"os"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -202,6 +203,56 @@ func TestPortsOfAPodDiffer(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestCsiNodeKnowsTheHostsAuthority: without it, csi-node keeps a certificate of an earlier authority, which
+// csi-controller does not believe any more.
+func TestCsiNodeKnowsTheHostsAuthority(t *testing.T) {
+	const dir = "/etc/escache/authorities"
+	for _, name := range []string{"default", "full", "issuer"} {
+		all := parse(t, render(t, cases(t)[name]))
+		daemonSet, node := containerOf(all, "csi-node")
+		_, controller := containerOf(all, "csi-controller")
+		if !slices.Contains(list(node["args"]), any("--certificate-authority="+dir+"/hosts.crt")) {
+			t.Errorf("%s: csi-node does not learn of the authority", name)
+		}
+		source := configMapAt(daemonSet, node, dir)
+		at := slices.IndexFunc(all, func(o object) bool { return o.kind() == "ConfigMap" && source != "" && o.name() == source })
+		if at < 0 {
+			t.Errorf("%s: no ConfigMap of the chart, %q, is mounted at %s", name, source, dir)
+			continue
+		}
+		byHelm := all[at].get("data", "hosts.crt") != nil
+		if written := slices.Contains(list(controller["args"]), any("--host-authority-configmap="+source)); written == byHelm {
+			t.Errorf("%s: Helm writes the authority: %t; csi-controller does: %t", name, byHelm, written)
+		}
+	}
+}
+
+// containerOf returns the container with a name, and the workload that has it.
+func containerOf(all []object, name string) (workload, container object) {
+	for _, o := range all {
+		for _, c := range containers(o) {
+			if c["name"] == name {
+				return o, c
+			}
+		}
+	}
+	return nil, nil
+}
+
+// configMapAt is the name of the ConfigMap that a container of a workload mounts at a path.
+func configMapAt(workload, container object, path string) string {
+	for _, m := range list(container["volumeMounts"]) {
+		for _, v := range list(podSpec(workload)["volumes"]) {
+			mount, volume := object(m.(map[string]any)), object(v.(map[string]any))
+			if mount["mountPath"] == path && mount["name"] == volume["name"] {
+				name, _ := volume.get("configMap", "name").(string)
+				return name
+			}
+		}
+	}
+	return ""
 }
 
 // podSpec is that of a workload's pods, or of a pod; nil for all others.

@@ -257,7 +257,7 @@ func TestRightsToRenewAreForWhatIsRenewed(t *testing.T) {
 	for set, want := range map[string][2]string{
 		"tls.mode=generated": {own, "escache-authorities"},
 		"tls.shared=true,tls.serverName=escached.escache.io":                        {all, ""},
-		"tls.mode=certManager":                                                      {"", ""},
+		"tls.mode=certManager":                                                      {"", "escache-hosts-authority"},
 		"tls.mode=existing,tls.controllerSecret=c,tls.clientNames={csi-controller}": {"", ""},
 	} {
 		made, named := map[string][]string{}, map[string][]string{}

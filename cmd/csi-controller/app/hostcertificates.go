@@ -21,6 +21,8 @@ type HostCertificateOptions struct {
 	Cert, Key string
 	// Account is the service account of csi-node, NAMESPACE/NAME.
 	Account string
+	// ConfigMap is the name of that in the lease's namespace from which csi-node learns the authority; empty: none.
+	ConfigMap string
 	// Life is how long a certificate is valid. csi-node renews it when a third of that is left.
 	Life time.Duration
 	// Former is the name of the certificate that served all hosts, which they may show until a time.
@@ -32,6 +34,8 @@ func (o *HostCertificateOptions) bind(f *pflag.FlagSet) {
 	f.StringVar(&o.Cert, "host-authority-cert", o.Cert,
 		"PEM file of the authority with which csi-node's requests for certificates of hosts are signed; empty: they are not")
 	f.StringVar(&o.Key, "host-authority-key", o.Key, "PEM file of the key of --host-authority-cert")
+	f.StringVar(&o.ConfigMap, "host-authority-configmap", o.ConfigMap,
+		"ConfigMap in the lease's namespace into which the certificate of --host-authority-cert is written, for csi-node; empty: it is not")
 	f.StringVar(&o.Account, "host-account", o.Account,
 		"NAMESPACE/NAME of csi-node's service account, the only one that may ask for certificates of hosts")
 	f.StringVar(&o.Former.Name, "escached-former-name", o.Former.Name,
@@ -44,7 +48,7 @@ func (o *HostCertificateOptions) bind(f *pflag.FlagSet) {
 }
 
 func (o *HostCertificateOptions) enabled() bool {
-	return o.Cert != "" || o.Key != "" || o.Account != ""
+	return o.Cert != "" || o.Key != "" || o.Account != "" || o.ConfigMap != ""
 }
 
 func (o *HostCertificateOptions) validate(pattern string) error {
@@ -71,11 +75,23 @@ func (o *HostCertificateOptions) validate(pattern string) error {
 	return nil
 }
 
-// hostCertificates starts the signer.
+// hostCertificates starts the signer, and what tells csi-node of its authority.
 func (p parts) hostCertificates(guarded client.Client) error {
 	o := p.options.HostCertificates
 	if !o.enabled() {
 		return nil
+	}
+	if o.ConfigMap != "" {
+		namespace, err := p.options.namespace()
+		if err != nil {
+			return err
+		}
+		if err := p.manager.Add(signer.NewPublisher(signer.PublisherConfig{
+			Reader: p.manager.GetAPIReader(), Writer: guarded, ConfigMap: client.ObjectKey{Namespace: namespace, Name: o.ConfigMap},
+			Cert: o.Cert, Key: o.Key, Log: p.log.With("component", "signer"), Again: time.Minute, Longest: 30 * time.Second,
+		})); err != nil {
+			return err
+		}
 	}
 	return signer.New(signer.Config{
 		Client: guarded, Account: "system:serviceaccount:" + strings.Replace(o.Account, "/", ":", 1),

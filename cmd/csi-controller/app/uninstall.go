@@ -18,11 +18,12 @@ import (
 )
 
 // newCheckUninstall returns the command that fails while there are volumes, snapshots, or NodeGroups
-// that only csi-controller can let go. The chart runs it before it removes the driver that they need.
+// that only csi-controller can let go. When there are no volumes any more, it deletes the CacheFlushes. The chart runs
+// it before it removes the driver that they need.
 func newCheckUninstall(o *Options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check-uninstall",
-		Short: "Fail while there are volumes, read-only volumes, snapshots or NodeGroups whose removal needs the driver",
+		Short: "Fail while there are volumes, read-only volumes, snapshots or NodeGroups whose removal needs the driver; delete CacheFlushes",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			kube, err := newKubeClient(o)
@@ -31,12 +32,20 @@ func newCheckUninstall(o *Options) *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(c.Context(), time.Minute)
 			defer cancel()
-			if err := checkUninstall(ctx, kube); err != nil {
-				return err
-			}
-			return waitForGroups(ctx, kube, time.Second)
+			return prepareUninstall(ctx, kube, time.Second)
 		},
 	}
+}
+
+// prepareUninstall returns nil once nothing is left that only csi-controller could remove.
+func prepareUninstall(ctx context.Context, kube client.Client, every time.Duration) error {
+	if err := checkUninstall(ctx, kube); err != nil {
+		return err
+	}
+	if err := deleteFlushes(ctx, kube, every); err != nil {
+		return err
+	}
+	return waitForGroups(ctx, kube, every)
 }
 
 func checkUninstall(ctx context.Context, kube client.Reader) error {
@@ -93,6 +102,42 @@ func first(names []string) string {
 	return shortlist.Of(names)
 }
 
+// deleteFlushes deletes all CacheFlushes, and waits until csi-controller has taken its finalizer off them. Each has it,
+// also one that is over, and without volumes none has anything left to do. A CacheFlush that stays would keep its kind
+// from being deleted once csi-controller is gone.
+func deleteFlushes(ctx context.Context, kube client.Client, every time.Duration) error {
+	for {
+		all := &v1alpha1.CacheFlushList{}
+		if err := kube.List(ctx, all); err != nil {
+			return fmt.Errorf("list CacheFlushes: %w", err)
+		}
+		if len(all.Items) == 0 {
+			return nil
+		}
+		var names []string
+		for i := range all.Items {
+			f := &all.Items[i]
+			names = append(names, f.Name)
+			if !f.DeletionTimestamp.IsZero() {
+				continue
+			}
+			if err := client.IgnoreNotFound(kube.Delete(ctx, f)); err != nil {
+				return fmt.Errorf("delete CacheFlush %s: %w", f.Name, err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			slices.Sort(names)
+			return fmt.Errorf("csi-controller has not let go of %d CacheFlushes (%s), although there are no volumes: check that csi-controller "+
+				"runs, and uninstall again; if it cannot run any more, for each: "+takeFinalizers, len(names), first(names), "cacheflush", names[0])
+		case <-time.After(every):
+		}
+	}
+}
+
+// takeFinalizers is the command that takes the finalizers off an object, which has a kind and a name.
+const takeFinalizers = "\"kubectl patch %s %s --type=merge -p '{\"metadata\":{\"finalizers\":null}}'\""
+
 // waitForGroups waits until csi-controller has taken its finalizer off all NodeGroups, which it does
 // within seconds after the last volume. With the finalizer, nobody could delete them any more once
 // csi-controller is gone. The error says what still keeps a group when the time is up.
@@ -117,7 +162,6 @@ func waitForGroups(ctx context.Context, kube client.Reader, every time.Duration)
 }
 
 func stillKept(g *v1alpha1.NodeGroup) error {
-	const by = "\"kubectl patch nodegroup %s --type=merge -p '{\"metadata\":{\"finalizers\":null}}'\""
 	if n := len(g.Status.StaleReplicas); n > 0 {
 		var hosts []string
 		for _, r := range g.Status.StaleReplicas {
@@ -128,5 +172,5 @@ func stillKept(g *v1alpha1.NodeGroup) error {
 			"uninstall again; if one will never be back, delete its Node", g.Name, n, strings.Join(slices.Compact(hosts), ", "))
 	}
 	return fmt.Errorf("csi-controller has not let go of NodeGroup %s, although there are no volumes: check that csi-controller runs, and "+
-		"uninstall again; if it cannot run any more: "+by, g.Name, g.Name)
+		"uninstall again; if it cannot run any more: "+takeFinalizers, g.Name, "nodegroup", g.Name)
 }

@@ -156,6 +156,20 @@ func TestACertificateIsReplacedWhenItHasTo(t *testing.T) {
 			w.api.by = by
 			w.trust(t, by)
 		},
+		"the authority becomes known, and is another": func(t *testing.T, w *world) {
+			if err := os.Remove(w.options.Authority); err != nil {
+				t.Fatal(err)
+			}
+			if w.step(t.Context()) != checkEvery {
+				t.Error("it is replaced while the authority is not known")
+			}
+			by, err := testca.NewAuthority("next")
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.api.by = by
+			w.trust(t, by)
+		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			w := start(t)

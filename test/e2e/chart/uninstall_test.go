@@ -46,8 +46,11 @@ func uninstall(t *testing.T, w *world) {
 		}
 		return nil
 	})
-	_, err := w.try(t.Context(), "", "helm", command...)
+	_, err := w.escache(t, "flush", "--group=rack-1", "--drain") // never over: the uninstall has to end it
 	check(t, err)
+	_, err = w.try(t.Context(), "", "helm", command...)
+	check(t, err)
+	w.sees(t, "", "get", "cacheflushes", "-o", "name")
 	w.sees(t, "", "-n", namespace, "get", "pods", "-o", "name")
 	w.steps.Mark("volumes deleted, and helm uninstall")
 
