@@ -56,9 +56,9 @@ type (
 
 // Wait returns at once unless the host shuts down: an upgrade or a restart of csi-node does not
 // touch volumes. While the host shuts down, it returns when escached says that no volume is connected
-// here any more, or after Longest. The kubelet first ends the pods with volumes and then this one, and may unstage
-// the volumes only after that. Without csi-node they would not be written back and detached, and
-// could not start elsewhere at once.
+// here any more, or after Longest. The kubelet first ends the pods with volumes and then this one, and
+// may unstage the volumes only after that. Without csi-node they would not be written back and
+// detached, and could not start elsewhere at once.
 func (d *Shutdown) Wait(ctx context.Context) {
 	if d.Longest <= 0 {
 		return
@@ -86,8 +86,8 @@ func (d *Shutdown) Wait(ctx context.Context) {
 		silent = err != nil
 		select {
 		case <-ctx.Done():
-			d.Log.WarnContext(ctx, "the host shuts down, and volumes are or may be connected", "duration", time.Since(begin), "images", left,
-				"error", err)
+			d.Log.WarnContext(ctx, "the host shuts down, and volumes are or may be connected",
+				"duration", time.Since(begin), "images", left, "error", err)
 			return
 		case <-time.After(d.Poll):
 		}

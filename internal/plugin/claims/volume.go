@@ -57,8 +57,8 @@ func NameOf(ctx context.Context, api client.Reader, namespace, name string) (str
 func notIts(pvc *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) error {
 	of := pv.Spec.ClaimRef
 	if of == nil {
-		return fmt.Errorf("PersistentVolumeClaim %s/%s is not bound yet, also not to PersistentVolume %s, which it names; kubectl describe "+
-			"shows what it waits for", pvc.Namespace, pvc.Name, pv.Name)
+		return fmt.Errorf("PersistentVolumeClaim %s/%s is not bound yet, also not to PersistentVolume %s, which it names; "+
+			"kubectl describe shows what it waits for", pvc.Namespace, pvc.Name, pv.Name)
 	}
 	whose := "claim " + of.Namespace + "/" + of.Name + "; name that claim if you mean its volume"
 	if of.Namespace == pvc.Namespace && of.Name == pvc.Name {
