@@ -206,7 +206,9 @@ func (s *Attacher) confirmed(
 	ask := append(s.WellReplicas(v), node)
 	slices.Sort(ask)
 	reports := s.Reports(ctx, v, slices.Compact(ask))
-	if plan.Uncached { // in the group LayAnew has leftovers go, or TakeOver what keeps the node out
+	// In the group LayAnew has leftovers go, or TakeOver what keeps the node out, but for what the node itself has: once it
+	// is attached there, its host keeps it.
+	if plan.Uncached || slices.Contains(plan.Renew, node) {
 		reports = s.WithoutLeftovers(ctx, v, reports)
 	}
 	plan, err := authority.Confirmed(v, node, plan, reports)
