@@ -221,7 +221,7 @@ func populated() map[string]any {
 		"UnmapRequest":   UnmapRequest{VolumeRef: ref},
 		"VolumeRecord": VolumeRecord{
 			VolumeRef: ref, ImageID: "10d2", AttachedNode: "n2", Epoch: 4, Replicas: []string{"n1", "n2"}, Outdated: []string{"n1"},
-			InCeph: true, InUse: true, AttachedHostID: "Fj3kQ2", Fenced: []string{"n1"},
+			InCeph: true, InUse: true, AttachedHostID: "Fj3kQ2", Fenced: []string{"n1"}, DiscardedEpoch: 3,
 		},
 		"OutdatePeerRequest": OutdatePeerRequest{VolumeRef: ref, ImageID: "10d2", Node: "n1", Peer: "n2", Epoch: 3},
 		"OutdateSelfRequest": OutdateSelfRequest{VolumeRef: ref, ImageID: "10d2", Node: "n1", Peer: "n2", Booted: true},

@@ -460,6 +460,9 @@ type VolumeRecord struct {
 	InUse bool `json:"inUse,omitempty"`
 	// Fenced lists the nodes with a fenced client whose map may still be there.
 	Fenced []string `json:"fenced,omitempty"`
+	// DiscardedEpoch is the newest epoch in which an operator gave up what only the caches had. Nothing that a host has
+	// acknowledged up to that epoch is needed, unless it is in Ceph. 0: it never was so, or the arbiter does not know.
+	DiscardedEpoch int64 `json:"discardedEpoch,omitempty"`
 }
 
 // AbandonRequest is the body of POST /v1/abandon. Processes that use the device of a volume whose I/O is frozen are

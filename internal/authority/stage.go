@@ -37,7 +37,8 @@ func IsSuperseded(v *v1alpha1.CacheVolume, node string, epoch int64) bool {
 // GivenUpIn returns the epoch with which a host is asked to give up a device that was taken from it. Epoch is the one
 // of the device. It is the oldest that proves it to the host, which has seen it from then on. A newer one would keep
 // what the host has from being discarded: while a node is given the volume, that is done only up to the epoch before,
-// and a replica that waits to be removed is discarded only up to the epoch of that moment.
+// and a replica that waits to be removed is discarded only up to the epoch of that moment. A host goes on with the
+// device's own epoch if what it had in that was discarded.
 func GivenUpIn(v *v1alpha1.CacheVolume, epoch int64) int64 {
 	return min(epoch+1, v.Status.Epoch)
 }

@@ -163,13 +163,13 @@ func (m *Model) gives(s *state, h uint8, try func(kind, func(*state) bool)) {
 }
 
 // mayGiveUp is escached's own rule: its copy has to be dispensable by the record, or by the link, or because
-// Ceph has everything.
+// Ceph has everything, or because what it has was discarded.
 func (m *Model) mayGiveUp(s *state, h, epoch uint8) bool { //nolint:cyclop // a list of conditions
 	n, r := &s.host[h], &s.rec
 	if !n.device && !n.primary && n.client == 0 || n.stage != stageIdle || !n.control || n.pending != 0 && n.frozen && n.onlyPeer {
 		return false
 	}
-	inCeph := !r.inCache && (n.through || !n.device)
+	inCeph := !r.inCache && (n.through || !n.device || r.discards(h, n.tag))
 	if (inCeph || !m.on(CephHasWhatIsGivenUp)) && epoch >= n.tag && r.attached != h && (r.epoch > n.tag || r.attached == nobody) {
 		return true
 	}
@@ -181,10 +181,18 @@ func (m *Model) mayGiveUp(s *state, h, epoch uint8) bool { //nolint:cyclop // a 
 	return epoch >= n.tag && r.attached != h && (epoch > n.tag || r.attached == nobody) && (has || !m.on(PeerHasWhatIsGivenUp))
 }
 
+// discards reports whether what a host with this tag has was discarded, and does not count.
+func (r *record) discards(h, tag uint8) bool {
+	return r.discarded > 0 && tag <= r.discarded && (r.outdated.has(h) || !r.replicas.has(h))
+}
+
 // giveUp makes all I/O fail, removes the device, and marks the copy outdated. What was under way is on
-// this disk, and is sent to the peer if that goes on from the same generation.
+// this disk, and is sent to the peer if that goes on from the same generation. What was discarded keeps its epoch.
 func (s *state) giveUp(h, epoch uint8) {
 	n := &s.host[h]
+	if s.rec.discards(h, n.tag) {
+		epoch = n.tag
+	}
 	if n.peer != nobody {
 		s.disconnect(pair(h, n.peer))
 	}

@@ -28,6 +28,7 @@ var worlds = []struct {
 	{"late maps", Bounds{Writes: 1, Epochs: 2, Faults: 3, With: Late | Links | Storage}, 22, 12},
 	{"drains", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Draining | Power | Links | Crashes | Spares}, 14, 10},
 	{"discards", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Discards | Power | Control | Spares}, 14, 10},
+	{"discards of holders that live", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Discards | Living | Links | Control}, 17, 12},
 	{"restored records", Bounds{Writes: 1, Epochs: 2, Faults: 2, With: SetBack | Draining | Power | Spares}, 13, 9},
 	{"restored records of volumes in use", Bounds{Writes: 2, Epochs: 3, Faults: 3, With: SetBack | Power | Links | Control | Crashes}, 12, 9},
 	{"entries of others on the blocklist", Bounds{Writes: 2, Epochs: 2, Faults: 2, With: Outsiders | Power | Storage | Links}, 15, 10},

@@ -120,6 +120,7 @@ func (s *state) withinReach() bool {
 func (m *Model) discard(s *state) bool {
 	done := m.swap(s, func(r *record) {
 		r.attached, r.client, r.claim, r.flush, r.inCache = nobody, 0, false, false, false
+		r.discarded = r.epoch
 		if m.on(DiscardOutdatesAll) {
 			r.outdated = r.replicas
 		}

@@ -52,6 +52,7 @@ type record struct {
 	cleared   bool           // and it has left its replicas
 	size      uint8          // of the cache: one of two
 	wants     bool           // it is to get the other one
+	discarded uint8          // what only caches had up to this epoch was discarded; 0: nothing was
 }
 
 // ceph is the image. What is written is a number: a later write has a higher one.

@@ -215,7 +215,7 @@ func (h *Host) resize(_ context.Context, req escache.ResizeRequest) (any, error)
 }
 
 // abandon has no proof of a take-over but what Supersede says: no host of a world is ever cut off. The host has seen the request's
-// epoch from then on, and needs no proof any more.
+// epoch from then on, and needs no proof any more. What the record gives up keeps its own epoch.
 func (h *Host) abandon(_ context.Context, req escache.AbandonRequest) (any, error) {
 	defer h.lock()()
 	r, end, err := h.begin(req.VolumeRef, "abandon")
@@ -229,7 +229,9 @@ func (h *Host) abandon(_ context.Context, req escache.AbandonRequest) (any, erro
 	case r.connected && (r.abandoning || req.Epoch >= r.epoch && req.Epoch <= r.superseded) &&
 		!h.w.breaks("a device is not abandoned while its peer is connected"):
 		if r.suspended = false; !r.abandoning && !r.plain {
-			r.abandoning, r.epoch = true, req.Epoch
+			if r.abandoning = true; r.discarded < r.epoch {
+				r.epoch = req.Epoch
+			}
 		}
 		if r.open > 0 {
 			return nil, fail(escache.CodeDeviceOpen, "close it first")

@@ -67,6 +67,14 @@ func (h *Host) Supersede(ref escache.VolumeRef, epoch int64) {
 	}
 }
 
+// Discard says that the record gives up what only caches have had up to an epoch.
+func (h *Host) Discard(ref escache.VolumeRef, epoch int64) {
+	defer h.lock()()
+	if r := h.replicas[ref]; r != nil {
+		r.discarded = epoch
+	}
+}
+
 // Sicken makes the host report that it is not healthy; an empty reason heals it.
 func (h *Host) Sicken(reason string) {
 	defer h.lock()()

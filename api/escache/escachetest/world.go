@@ -104,6 +104,7 @@ type replica struct {
 	mayGoOnAlone bool
 	connecting   bool
 	superseded   int64 // the epoch of the attachment that proves that this replica is superseded
+	discarded    int64 // up to this epoch the record gives up what only caches have
 	abandoning   bool  // its device is being given up
 	traffic      Traffic
 }

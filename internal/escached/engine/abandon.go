@@ -42,14 +42,11 @@ func (e *Engine) Abandon(ctx context.Context, req escache.AbandonRequest) error 
 		if err != nil || !held {
 			return err
 		}
-		peerComplete, err := e.superseded(ctx, v, req.Epoch)
+		next, err := e.superseded(ctx, v, req.Epoch)
 		if err != nil {
 			return err
 		}
 		crashpoint.Reach("abandon/begin")
-		next := v
-		next.Phase, next.PeerComplete = volume.Abandoning, peerComplete
-		next.Epoch = req.Epoch // never an older one: superseded refuses it; not the record's: see authority.GivenUpIn
 		if err := e.Retag(ctx, v, next); err != nil {
 			return err
 		}

@@ -11,8 +11,8 @@ import (
 )
 
 // superseded returns no error only if the record, read at this moment, proves that this host's copy is
-// dispensable, and reports whether the peer has all that was acknowledged. No answer proves nothing.
-// There are three proofs:
+// dispensable. It returns the volume as it is while its device is given up. No answer proves nothing.
+// There are four proofs:
 //
 // With the link up, that the peer has all that was acknowledged, counts as a copy on record, and the
 // volume was given to another node or taken from this one.
@@ -23,17 +23,19 @@ import (
 //
 // In either case, that Ceph has everything, and the volume was given to another node or taken from this
 // one: see inCeph.
-func (e *Engine) superseded(ctx context.Context, v volume.Volume, epoch int64) (peerComplete bool, err error) {
+//
+// In either case, that what was acknowledged here was discarded: see isDiscarded.
+func (e *Engine) superseded(ctx context.Context, v volume.Volume, epoch int64) (next volume.Volume, err error) {
 	st, up, err := e.Replica(v.Minor)
 	if err != nil {
-		return false, err
+		return v, err
 	}
 	not := func(format string, args ...any) error {
 		return v.Fail(escache.CodeNotSuperseded, format+"; the device stays", args...)
 	}
 	record, err := e.recordOver(ctx, v, epoch, not)
 	if err != nil {
-		return false, err
+		return v, err
 	}
 	linked := up && st.Role == drbd.Primary && st.Linked()
 	if linked {
@@ -41,10 +43,29 @@ func (e *Engine) superseded(ctx context.Context, v volume.Volume, epoch int64) (
 	} else {
 		err = takenWithoutLink(v, record, epoch, e.Config.Node, not)
 	}
-	if err == nil || !record.InCeph {
-		return linked, err
+	discarded := isDiscarded(v, record, e.Config.Node)
+	next = v
+	next.Phase, next.PeerComplete = volume.Abandoning, err == nil && linked
+	if !discarded {
+		// Never an older one, which recordOver refuses. Not the record's: see authority.GivenUpIn. What was discarded
+		// keeps its own: csi-controller may have it removed only up to the epoch in which it was discarded.
+		next.Epoch = epoch
 	}
-	return false, e.inCeph(ctx, v, record, not)
+	switch {
+	case err == nil, discarded && record.InCeph:
+		return next, nil
+	case record.InCeph:
+		return next, e.inCeph(ctx, v, record, not)
+	}
+	return next, err
+}
+
+// isDiscarded reports whether an operator has given up all that was acknowledged through the device here and is not in
+// Ceph: the epoch of the device is not later than the one that was discarded, and this copy does not count. What is
+// acknowledged later through that device was given up, too. Its Ceph client was fenced before. A copy that counts again
+// was created again since, in a later epoch.
+func isDiscarded(v volume.Volume, record escache.VolumeRecord, node string) bool {
+	return record.DiscardedEpoch > 0 && v.Epoch <= record.DiscardedEpoch && !isCopy(record, node)
 }
 
 // recordOver returns the record if the attachment that the request speaks of is on it, and is not this
@@ -78,7 +99,7 @@ func takenWithoutLink(v volume.Volume, record escache.VolumeRecord, epoch int64,
 	switch {
 	case epoch == v.Epoch:
 		return not("epoch %d is not newer than %d, which was seen here", epoch, v.Epoch)
-	case slices.Contains(record.Outdated, node), len(record.Replicas) > 0 && !slices.Contains(record.Replicas, node):
+	case !isCopy(record, node):
 		return nil
 	}
 	return not("the record (epoch %d, attached to %q) does not list the replica on %s as outdated, so it may be the only current one",

@@ -270,6 +270,18 @@ func TestTheRecordTellsWhichMachineHasTheVolume(t *testing.T) {
 	}
 }
 
+func TestTheRecordTellsWhatWasDiscarded(t *testing.T) {
+	for _, discarded := range []*v1alpha1.DiscardedCache{nil, {Epoch: 5}} {
+		r := newRecord()
+		r.v.Status.Discarded = discarded
+		w := httptest.NewRecorder()
+		sound("n1", r).Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, escache.PathRecord+"?pool=p&image=i", nil))
+		if got := strings.Contains(w.Body.String(), `"discardedEpoch":5`); got != (discarded != nil) {
+			t.Errorf("discarded %+v: %s", discarded, w.Body)
+		}
+	}
+}
+
 func TestTheRecordTellsWhoMayBeFrozen(t *testing.T) {
 	r := newRecord()
 	r.v.Status.ClientAddress = "10.0.0.1:0/1"

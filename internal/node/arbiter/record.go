@@ -36,12 +36,16 @@ func (a *Arbiter) record(w http.ResponseWriter, r *http.Request) {
 			fenced = append(fenced, client.Node)
 		}
 	}
+	var discarded int64
+	if v.Status.Discarded != nil {
+		discarded = v.Status.Discarded.Epoch
+	}
 	attached := v.Status.AttachedNode
 	w.Header().Set("Content-Type", "application/json")
 	// escached takes anything but a complete record as no answer.
 	_ = json.NewEncoder(w).Encode(escache.VolumeRecord{ //nolint:errchkjson // see above
 		VolumeRef: ref, ImageID: v.Status.ImageID, AttachedNode: attached, AttachedHostID: v.Status.HostID(attached), Epoch: v.Status.Epoch,
 		Replicas: v.Spec.Replicas, Outdated: append([]string{}, v.Status.Outdated...),
-		InCeph: authority.InCeph(v), InUse: v.Status.ClientAddress != "", Fenced: fenced,
+		InCeph: authority.InCeph(v), InUse: v.Status.ClientAddress != "", Fenced: fenced, DiscardedEpoch: discarded,
 	})
 }

@@ -38,6 +38,13 @@ func (w *world) cutOff() (ref escache.VolumeRef, first, second string) {
 	return ref, first, second
 }
 
+// back plays the network of a host that can be reached again.
+func (w *world) back(name string) {
+	w.T.Helper()
+	w.Host(name).Restart(w.T)
+	w.untaint(name)
+}
+
 // untaint says of a node that it is in service again.
 func (w *world) untaint(name string) {
 	w.T.Helper()
@@ -50,14 +57,16 @@ func (w *world) untaint(name string) {
 // reached plays the network of a host that is back, and csi-node there: it has its escached give up the frozen device.
 func (w *world) reached(name string, ref escache.VolumeRef) {
 	w.T.Helper()
+	w.back(name)
 	host := w.Host(name)
-	host.Restart(w.T)
-	w.untaint(name)
 	v, epoch := w.Volume("pvc-1"), host.Status(ref).Epoch
 	if !authority.IsSuperseded(v, name, epoch) {
 		w.T.Fatalf("the device of epoch %d is not superseded: %+v", epoch, v.Status)
 	}
 	host.Supersede(ref, v.Status.Epoch) // its arbiter reads that record
+	if d := v.Status.Discarded; d != nil {
+		host.Discard(ref, d.Epoch)
+	}
 	csitest.Must(w.T, host.Abandon(w.T.Context(), escache.AbandonRequest{VolumeRef: ref, Epoch: authority.GivenUpIn(v, epoch)}))
 	w.Poll()
 }
@@ -92,5 +101,65 @@ func TestWhatAHostGaveUpAfterAnotherStoodInForItIsRemoved(t *testing.T) {
 	w.reached(first, ref)
 	if got := w.stale(); len(got) > 0 || w.Host(first).Has(ref) {
 		t.Errorf("left on %v, to clean up: %v", w.Fleet.On(ref), got)
+	}
+}
+
+// discarded makes the detached volume pvc-1. Its holder was cut off with a frozen device and dirty data, which an operator has
+// discarded.
+func (w *world) discarded() (ref escache.VolumeRef, dead, partner string) {
+	w.T.Helper()
+	v, dead, partner := w.Lose("pvc-1")
+	ref = csitest.Ref(v)
+	w.Host(dead).Stage(ref, csitest.OldClient, 1, escache.ModeWriteback)
+	_, err := w.Locked.Discard(w.T.Context(), w.DiscardRequest("pvc-1", 1))
+	csitest.Must(w.T, err)
+	return ref, dead, partner
+}
+
+// TestWhatAHostGaveUpAfterADiscardIsRenewed: the first call has put the new attachment on record. What the old holder gives up
+// then is still what was discarded.
+func TestWhatAHostGaveUpAfterADiscardIsRenewed(t *testing.T) {
+	w := newWorld(t)
+	ref, dead, partner := w.discarded()
+	third := csitest.Other(w.Volume("pvc-1"))
+	w.Host(third).Stop()
+	w.Poll()
+	_, err := w.Publish("pvc-1", partner)
+	csitest.Wants(t, err, codes.Unavailable, "no other host can stand in")
+	w.reached(dead, ref)
+	_, err = w.Publish("pvc-1", partner)
+	csitest.Must(t, err)
+	if s := w.Host(dead).Status(ref); s.State == escache.StateAbsent || s.DirtyBytes == nil || *s.DirtyBytes > 0 {
+		t.Errorf("the copy was not created again: %+v", s)
+	}
+}
+
+// TestWhatAHostGaveUpAfterADiscardIsRemoved: another host stood in for it, and its copy waits to be removed.
+func TestWhatAHostGaveUpAfterADiscardIsRemoved(t *testing.T) {
+	w := newWorld(t)
+	ref, dead, partner := w.discarded()
+	_, err := w.Publish("pvc-1", partner)
+	csitest.Must(t, err)
+	if got := w.stale(); len(got) != 1 || got[0] != dead {
+		t.Fatalf("to clean up: %v", got)
+	}
+	w.reached(dead, ref)
+	if got := w.stale(); len(got) > 0 || w.Host(dead).Has(ref) {
+		t.Errorf("left on %v, to clean up: %v", w.Fleet.On(ref), got)
+	}
+}
+
+// TestAHostGetsTheVolumeAgainAfterADiscard: once the volume is attached there, the host would keep the old device.
+func TestAHostGetsTheVolumeAgainAfterADiscard(t *testing.T) {
+	w := newWorld(t)
+	ref, dead, _ := w.discarded()
+	w.back(dead)
+	w.Host(dead).Supersede(ref, 1) // its arbiter reads the record of the discard
+	w.Host(dead).Discard(ref, 1)
+	w.Poll()
+	_, err := w.Publish("pvc-1", dead)
+	csitest.Must(t, err)
+	if s := w.Host(dead).Status(ref); s.Device != "" || s.Epoch != 2 || s.DirtyBytes == nil || *s.DirtyBytes > 0 {
+		t.Errorf("the copy was not created again: %+v", s)
 	}
 }
