@@ -23,7 +23,7 @@ import (
 func newCheckUninstall(o *Options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check-uninstall",
-		Short: "Fail while there are volumes, read-only volumes, snapshots or NodeGroups whose removal needs the driver; delete CacheFlushes",
+		Short: "Fail while there are volumes, snapshots or NodeGroups whose removal needs the driver; delete CacheFlushes",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			kube, err := newKubeClient(o)
@@ -128,8 +128,9 @@ func deleteFlushes(ctx context.Context, kube client.Client, every time.Duration)
 		select {
 		case <-ctx.Done():
 			slices.Sort(names)
-			return fmt.Errorf("csi-controller has not let go of %d CacheFlushes (%s), although there are no volumes: check that csi-controller "+
-				"runs, and uninstall again; if it cannot run any more, for each: "+takeFinalizers, len(names), first(names), "cacheflush", names[0])
+			return fmt.Errorf("csi-controller has not let go of %d CacheFlushes (%s), although there are no volumes: "+
+				"check that csi-controller runs, and uninstall again; if it cannot run any more, for each: "+takeFinalizers,
+				len(names), first(names), "cacheflush", names[0])
 		case <-time.After(every):
 		}
 	}
