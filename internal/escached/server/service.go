@@ -123,7 +123,7 @@ func (s *Server) stay(ctx context.Context) {
 			return
 		}
 	}
-	s.log.Info("told to end, and so is csi-node; serving until it has ended", "lock", s.cfg.ShutdownLock)
+	s.log.Info("told to end together with csi-node; serving until that has ended", "lock", s.cfg.ShutdownLock)
 	for !filelock.IsFree(s.cfg.ShutdownLock) {
 		if pause.For(ctx, lockPoll) != nil {
 			return
