@@ -38,6 +38,7 @@ func beUser(what string) error {
 		<-ready
 		_, _, _ = unix.Syscall(unix.SYS_EXIT, 0, 0, 0) // of this thread only
 	case "a thread has files of its own":
+		time.Sleep(time.Nanosecond) // so that Go's poller opens its files before the threads have different ones
 		go func() {
 			runtime.LockOSThread()
 			err := unix.Unshare(unix.CLONE_FILES)
@@ -61,6 +62,7 @@ func TestWhoHasAFileOpenInAThreadOnlyIsKilled(t *testing.T) {
 	for _, how := range []string{"its first thread has ended", "a thread has files of its own"} {
 		cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
 		cmd.Env = append(os.Environ(), asUser+"="+how+":"+filepath.Join(dir, "a"))
+		cmd.Stderr = os.Stderr
 		out, err := cmd.StdoutPipe()
 		if err == nil {
 			err = cmd.Start()
