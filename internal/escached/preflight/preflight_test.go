@@ -89,6 +89,8 @@ func TestWhatIsWrongIsNamedWithARemedy(t *testing.T) {
 			"no such file", "install drbd-utils", nil},
 		"resources are not included": {func(p *played) { p.file("/etc/drbd.conf", "include \"drbd.d/global_common.conf\";\n") },
 			"DRBD's configuration", failed, "does not include /etc/drbd.d/*.res", `include "/etc/drbd.d/*.res";`, nil},
+		"DRBD's own service": {func(p *played) { p.file("/etc/systemd/system/multi-user.target.wants/drbd.service", "") },
+			"DRBD's configuration", failed, "links the copies when the host boots", "systemctl disable drbd.service", nil},
 		"no volume group": {func(p *played) { p.spaceErr = lvm.ErrNoGroup }, "volume group", failed, "no volume group escache",
 			"vgcreate escache", []string{"memory"}},
 		"LVM fails":         {func(p *played) { p.spaceErr = errors.New("lvm: exit 5") }, "volume group", failed, "exit 5", "vgs escache", []string{"memory"}},
