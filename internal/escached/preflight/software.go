@@ -155,5 +155,10 @@ func (h *Host) drbdConf(context.Context) checklist.Result {
 		return checklist.Badf(checklist.Failed, remedy,
 			"%s does not include %s/*.res: DRBD's handlers would not find the volumes", conf, dir)
 	}
+	// It would link a copy at boot that escached links only after it has asked whether that copy is current.
+	if enabled, _ := filepath.Glob(h.System.path("/etc/systemd/system/*.wants/drbd.service")); len(enabled) > 0 {
+		return checklist.Badf(checklist.Failed, "systemctl disable drbd.service (without --now, which would stop volumes in use)",
+			"drbd.service is enabled: it links the copies when the host boots, before escached knows whether they are current")
+	}
 	return checklist.Goodf("%s includes %s/*.res", conf, dir)
 }
