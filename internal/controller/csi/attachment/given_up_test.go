@@ -71,39 +71,6 @@ func (w *world) reached(name string, ref escache.VolumeRef) {
 	w.Poll()
 }
 
-// TestWhatAHostGaveUpWhileTheVolumeIsPublishedIsRenewed: the first call has put the new attachment on record, and found no second
-// host. The copy that was given up is of an earlier attachment than that.
-func TestWhatAHostGaveUpWhileTheVolumeIsPublishedIsRenewed(t *testing.T) {
-	w := newWorld(t)
-	ref, first, second := w.cutOff()
-	third := csitest.Other(w.Volume("pvc-1"))
-	w.Host(third).Stop()
-	w.Poll()
-	_, err := w.Publish("pvc-1", second)
-	csitest.Wants(t, err, codes.Unavailable, "no other host can stand in")
-	w.reached(first, ref)
-	_, err = w.Publish("pvc-1", second)
-	csitest.Must(t, err)
-	if s := w.Host(first).Status(ref); s.State == escache.StateAbsent || s.DirtyBytes == nil || *s.DirtyBytes > 0 {
-		t.Errorf("the copy was not created again: %+v", s)
-	}
-}
-
-// TestWhatAHostGaveUpAfterAnotherStoodInForItIsRemoved: its copy waits to be removed.
-func TestWhatAHostGaveUpAfterAnotherStoodInForItIsRemoved(t *testing.T) {
-	w := newWorld(t)
-	ref, first, second := w.cutOff()
-	_, err := w.Publish("pvc-1", second)
-	csitest.Must(t, err)
-	if got := w.stale(); len(got) != 1 || got[0] != first {
-		t.Fatalf("to clean up: %v", got)
-	}
-	w.reached(first, ref)
-	if got := w.stale(); len(got) > 0 || w.Host(first).Has(ref) {
-		t.Errorf("left on %v, to clean up: %v", w.Fleet.On(ref), got)
-	}
-}
-
 // discarded makes the detached volume pvc-1. Its holder was cut off with a frozen device and dirty data, which an operator has
 // discarded.
 func (w *world) discarded() (ref escache.VolumeRef, dead, partner string) {
@@ -116,36 +83,50 @@ func (w *world) discarded() (ref escache.VolumeRef, dead, partner string) {
 	return ref, dead, partner
 }
 
-// TestWhatAHostGaveUpAfterADiscardIsRenewed: the first call has put the new attachment on record. What the old holder gives up
-// then is still what was discarded.
-func TestWhatAHostGaveUpAfterADiscardIsRenewed(t *testing.T) {
-	w := newWorld(t)
-	ref, dead, partner := w.discarded()
-	third := csitest.Other(w.Volume("pvc-1"))
-	w.Host(third).Stop()
-	w.Poll()
-	_, err := w.Publish("pvc-1", partner)
-	csitest.Wants(t, err, codes.Unavailable, "no other host can stand in")
-	w.reached(dead, ref)
-	_, err = w.Publish("pvc-1", partner)
-	csitest.Must(t, err)
-	if s := w.Host(dead).Status(ref); s.State == escache.StateAbsent || s.DirtyBytes == nil || *s.DirtyBytes > 0 {
-		t.Errorf("the copy was not created again: %+v", s)
+// lostDevices are the ways in which a host that was cut off has lost a volume whose device it still has.
+var lostDevices = map[string]func(w *world) (ref escache.VolumeRef, first, second string){
+	"another host has taken the volume over and written it back": (*world).cutOff,
+	"an operator has discarded what only it had":                 (*world).discarded,
+}
+
+// TestWhatAHostGaveUpWhileTheVolumeIsPublishedIsRenewed: the first call has put the new attachment on record, and found no second
+// host. The copy that was given up is of an earlier attachment than that.
+func TestWhatAHostGaveUpWhileTheVolumeIsPublishedIsRenewed(t *testing.T) {
+	for name, lose := range lostDevices {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			ref, first, second := lose(w)
+			third := csitest.Other(w.Volume("pvc-1"))
+			w.Host(third).Stop()
+			w.Poll()
+			_, err := w.Publish("pvc-1", second)
+			csitest.Wants(t, err, codes.Unavailable, "no other host can stand in")
+			w.reached(first, ref)
+			_, err = w.Publish("pvc-1", second)
+			csitest.Must(t, err)
+			if s := w.Host(first).Status(ref); s.State == escache.StateAbsent || s.DirtyBytes == nil || *s.DirtyBytes > 0 {
+				t.Errorf("the copy was not created again: %+v", s)
+			}
+		})
 	}
 }
 
-// TestWhatAHostGaveUpAfterADiscardIsRemoved: another host stood in for it, and its copy waits to be removed.
-func TestWhatAHostGaveUpAfterADiscardIsRemoved(t *testing.T) {
-	w := newWorld(t)
-	ref, dead, partner := w.discarded()
-	_, err := w.Publish("pvc-1", partner)
-	csitest.Must(t, err)
-	if got := w.stale(); len(got) != 1 || got[0] != dead {
-		t.Fatalf("to clean up: %v", got)
-	}
-	w.reached(dead, ref)
-	if got := w.stale(); len(got) > 0 || w.Host(dead).Has(ref) {
-		t.Errorf("left on %v, to clean up: %v", w.Fleet.On(ref), got)
+// TestWhatAHostGaveUpAfterAnotherStoodInForItIsRemoved: its copy waits to be removed.
+func TestWhatAHostGaveUpAfterAnotherStoodInForItIsRemoved(t *testing.T) {
+	for name, lose := range lostDevices {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			ref, first, second := lose(w)
+			_, err := w.Publish("pvc-1", second)
+			csitest.Must(t, err)
+			if got := w.stale(); len(got) != 1 || got[0] != first {
+				t.Fatalf("to clean up: %v", got)
+			}
+			w.reached(first, ref)
+			if got := w.stale(); len(got) > 0 || w.Host(first).Has(ref) {
+				t.Errorf("left on %v, to clean up: %v", w.Fleet.On(ref), got)
+			}
+		})
 	}
 }
 
