@@ -110,15 +110,21 @@ func TestTheReplacedCopyOnAHostThatHasLeftTheGroupIsRemoved(t *testing.T) {
 	if s := group.Status.StaleReplicas; len(s) != 1 || s[0].Node != lost {
 		t.Errorf("stale %+v", s)
 	}
-	_, err := w.Locked.Copy(t.Context(), "pvc-1", v.Status.Epoch)
-	csitest.Must(t, err)
+	replacedCopyGoes(w, v, holder, lost)
+}
+
+// replacedCopyGoes fails unless the replica on the lost host goes when the new copy is current and that host is back.
+func replacedCopyGoes(w *csitest.World, v *v1alpha1.CacheVolume, holder, lost string) {
+	w.T.Helper()
+	_, err := w.Locked.Copy(w.T.Context(), v.Name, v.Status.Epoch)
+	csitest.Must(w.T, err)
 	w.Host(holder).Sync(csitest.Ref(v), 100)
-	c, err := w.Locked.Copy(t.Context(), "pvc-1", v.Status.Epoch)
-	csitest.Must(t, err)
-	w.Host(lost).Restart(t)
+	c, err := w.Locked.Copy(w.T.Context(), v.Name, v.Status.Epoch)
+	csitest.Must(w.T, err)
+	w.Host(lost).Restart(w.T)
 	w.Poll()
 	if !c.Done || w.Host(lost).Has(csitest.Ref(v)) {
-		t.Errorf("the lost replica is still there; %+v", c)
+		w.T.Errorf("the lost replica is still there; %+v", c)
 	}
 }
 
@@ -135,16 +141,7 @@ func TestTheReplacedCopyOfADrainedVolumeIsWiped(t *testing.T) {
 	}}
 	csitest.Must(t, w.API.Status().Update(t.Context(), v))
 	csitest.Must(t, w.Locked.Substitute(t.Context(), "pvc-1", v.Status.Epoch, lost, third, volumes.ElsewhereIfAway))
-	_, err := w.Locked.Copy(t.Context(), "pvc-1", v.Status.Epoch)
-	csitest.Must(t, err)
-	w.Host(holder).Sync(csitest.Ref(v), 100)
-	c, err := w.Locked.Copy(t.Context(), "pvc-1", v.Status.Epoch)
-	csitest.Must(t, err)
-	w.Host(lost).Restart(t)
-	w.Poll()
-	if !c.Done || w.Host(lost).Has(csitest.Ref(v)) {
-		t.Errorf("the lost replica is still there; %+v", c)
-	}
+	replacedCopyGoes(w, v, holder, lost)
 }
 
 func TestReplicaIsOnlyReplacedWithProof(t *testing.T) {
