@@ -91,7 +91,7 @@ func stage(t *testing.T, collector string) (*csi.NodeStageVolumeRequest, error) 
 	csi.RegisterNodeServer(server, stager{escached: client})
 	l := listen(t)
 	go func() { _ = server.Serve(l) }()
-	defer server.Stop()
+	defer server.GracefulStop() // A call's span ends after its answer.
 	conn, err := grpc.NewClient("unix:"+l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	must(t, err)
 	defer func() { must(t, conn.Close()) }()
