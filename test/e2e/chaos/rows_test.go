@@ -22,7 +22,10 @@ type fault struct {
 }
 
 var (
-	powerOfPrimary = fault{what: "power of the primary", taken: true, hit: func(s *scene) { s.powerOff(s.holder) }}
+	powerOfPrimary = fault{what: "power of the primary", taken: true, hit: func(s *scene) {
+		s.v.WaitForPeer(s, s.holder)
+		s.powerOff(s.holder)
+	}}
 	powerOfSecond  = fault{what: "power of the secondary", hit: func(s *scene) { s.powerOff(s.n2) }}
 	killed         = fault{what: "escached of the primary killed", hit: func(s *scene) { s.holder.KillService(s) }}
 	killedSecond   = fault{what: "escached of the secondary killed", hit: func(s *scene) { s.n2.KillService(s) }}
@@ -42,14 +45,16 @@ var (
 	cutFromControl = fault{what: "primary cut off from the control plane", hit: func(s *scene) {
 		s.lab.CutSome(s, s.n1, labclient.Cut{From: labclient.CutControlPlane})
 	}}
-	cutFromAll = fault{what: "primary cut off from everything, taken over", taken: true, hit: func(s *scene) { s.lab.Cut(s, s.n1) },
-		mend: func(s *scene) {
-			// It is fenced, and frozen, until it reboots; healed first, so that it could write if
-			// it were allowed to.
-			s.lab.Heal(s)
-			s.writer.WaitForMore(s, 50, goOnLimit)
-			s.powerOff(s.n1)
-		}}
+	cutFromAll = fault{what: "primary cut off from everything, taken over", taken: true, hit: func(s *scene) {
+		s.v.WaitForPeer(s, s.holder)
+		s.lab.Cut(s, s.n1)
+	}, mend: func(s *scene) {
+		// It is fenced, and frozen, until it reboots; healed first, so that it could write if it
+		// were allowed to.
+		s.lab.Heal(s)
+		s.writer.WaitForMore(s, 50, goOnLimit)
+		s.powerOff(s.n1)
+	}}
 	cutAndBack = fault{what: "primary cut off from everything, and back", pauses: true, hit: func(s *scene) {
 		s.lab.Cut(s, s.n1)
 		s.v.WaitForStatus(s, s.n1, "is frozen", noticeLimit, func(st escache.VolumeStatus) bool { return st.IOSuspended })
@@ -151,7 +156,7 @@ func stage(f fault) func(*scene) {
 func takeOver(hit func(*scene)) func(*scene) {
 	return func(s *scene) {
 		s.write()
-		s.powerOff(s.n1)
+		powerOfPrimary.hit(s)
 		s.lab.Blocklist(s, s.client)
 		wait := s.connecting(s.n2)
 		hit(s)

@@ -27,7 +27,7 @@ func special() []row {
 			s.v.Flush(s, s.n1)
 		})},
 		{when: "load", what: "Ceph answers writes with errors, power of the primary", run: refused(func(s *scene) {
-			s.powerOff(s.n1)
+			powerOfPrimary.hit(s)
 			s.takenOver(s.n2)
 			s.lab.TakeWrites(s)
 		})},
@@ -138,7 +138,7 @@ func primaryLostInResync(s *scene) {
 // thereAndBack: the first host is lost, returns and is current; then the second is lost.
 func thereAndBack(s *scene) {
 	s.write()
-	s.powerOff(s.n1)
+	powerOfPrimary.hit(s)
 	s.takenOver(s.n2)
 	s.whole()
 	s.powerOff(s.n2)
