@@ -307,7 +307,9 @@ func (v *Volume) WaitForStatus(t T, h *Host, what string, limit time.Duration, w
 	})
 }
 
-// WaitForPeer waits until a host sees the other replica current, and puts that on record.
+// WaitForPeer waits until a host sees the other replica current, and puts that on record. A host whose processor
+// stands still for some seconds loses the link, and its replica is on record as outdated: a test that lets the
+// other host take over waits for this first.
 func (v *Volume) WaitForPeer(t T, h *Host) time.Duration {
 	t.Helper()
 	took := v.WaitForStatus(t, h, "peer is current", syncLimit, Redundant)

@@ -29,6 +29,7 @@ func supersededIsGivenUp(t *testing.T, lab *labtest.Lab) {
 		w.WaitForMore(t, 10, time.Minute)
 	}
 
+	v.WaitForPeer(t, n1)
 	lab.Cut(t, n1)
 	v.WaitForStatus(t, n1, "is frozen", noticeLimit, frozen)
 	epoch := v.Epoch()

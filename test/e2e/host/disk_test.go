@@ -147,6 +147,7 @@ func primarysDiskFails(t *testing.T, lab *labtest.Lab) {
 	n1, n2 := lab.Hosts[0], lab.Hosts[1]
 	v, client, writer := writtenBy(t, lab, n1)
 
+	v.WaitForPeer(t, n1)
 	lab.CutSome(t, n1, labclient.Cut{From: labclient.CutControlPlane})
 	lab.FailDisk(t, n1)
 	v.WaitForStatus(t, n1, "is frozen", noticeLimit, frozen)

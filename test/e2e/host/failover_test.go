@@ -45,6 +45,7 @@ func failover(t *testing.T, lab *labtest.Lab, bytes int64, writing bool) {
 		writer.WaitForMore(t, 50, time.Minute)
 		line.Mark("writer is running")
 	}
+	v.WaitForPeer(t, n1)
 	lab.PowerOff(t, n1)
 	line.Mark("n1 is without power")
 	if writing {

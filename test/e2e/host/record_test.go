@@ -31,6 +31,7 @@ func damagedRecordIsNotCopied(t *testing.T, lab *labtest.Lab) {
 	v.Lay(t)
 	connected := v.Connect(t, n1)
 	acks := n1.Fill(t, connected.Device, 0, 4*mib) // several records, and not enough for write-back to begin
+	v.WaitForPeer(t, n1)
 	lab.PowerOff(t, n1)
 	lab.PowerOff(t, n2)
 	lab.WaitForOff(t, n1)

@@ -57,6 +57,7 @@ func secondHostIsRefused(t *testing.T, lab *labtest.Lab) {
 	n1.Verify(t, device, acks)
 
 	v.Flush(t, n1)
+	v.WaitForPeer(t, n1)
 	v.Stop(t, n1)
 	n2.Verify(t, v.Connect(t, n2).Device, acks)
 	v.Remove(t, n2)

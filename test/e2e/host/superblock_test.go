@@ -38,6 +38,7 @@ func zeroedSuperblockIsRefused(t *testing.T, lab *labtest.Lab) {
 	v.Lay(t)
 	acks := n1.Fill(t, v.Connect(t, n1).Device, 0, mib)
 	v.Flush(t, n1)
+	v.WaitForPeer(t, n1)
 	v.Stop(t, n1)
 
 	onBoth(t, v, saveSuperblock)
@@ -62,6 +63,7 @@ func damagedCopyCondemnsNobody(t *testing.T, lab *labtest.Lab) {
 	v.Lay(t)
 	acks := n1.Fill(t, v.Connect(t, n1).Device, 0, mib)
 	v.Flush(t, n1)
+	v.WaitForPeer(t, n1)
 	v.Stop(t, n1)
 	lab.PowerOff(t, n2)
 	lab.WaitForOff(t, n2)
@@ -100,6 +102,7 @@ func damagedCopyIsNotCopied(t *testing.T, lab *labtest.Lab) {
 	connected := v.Connect(t, n1)
 	writer := n1.StartWriter(t, connected.Device, labtest.Writes{Span: 4 * mib})
 	writer.WaitForMore(t, 50, time.Minute)
+	v.WaitForPeer(t, n1)
 	lab.PowerOff(t, n1)
 	lab.PowerOff(t, n2)
 	acks := writer.Lost(t)
