@@ -19,6 +19,7 @@ func restartIsNotNoticed(t *testing.T, lab *labtest.Lab) {
 	const restarts = 5
 	n1 := lab.Hosts[0]
 	v, device, writer := written(t, lab, n1)
+	v.WaitForPeer(t, n1)
 	before := v.Status(t, n1)
 
 	// The reports of LVM are what a starting escached mostly waits for.
@@ -32,6 +33,7 @@ func restartIsNotNoticed(t *testing.T, lab *labtest.Lab) {
 		t.Errorf("a restart stalls writes for %s; without it the slowest takes %s", with, without)
 	}
 
+	v.WaitForPeer(t, n1)
 	after := v.Status(t, n1)
 	before.DirtyBytes, after.DirtyBytes = nil, nil
 	if !reflect.DeepEqual(before, after) {
