@@ -25,6 +25,9 @@ import (
 
 func quantity(bytes int64) *resource.Quantity { return resource.NewQuantity(bytes, resource.BinarySI) }
 
+// steady is the traffic of a volume that is written back faster than its pod writes.
+var steady = escachetest.Traffic{CephPerSecond: 150 * mib, PodPerSecond: 20 * mib}
+
 // TestOperators goes through one world, in this order.
 func TestOperators(t *testing.T) {
 	w := start(t)
@@ -37,7 +40,7 @@ func TestOperators(t *testing.T) {
 	w.lead(t)
 	for _, name := range []string{"a", "b"} {
 		w.attach(t, name, "n1", 300*mib)
-		w.fleet.Hosts["n1"].Load(ref(name), escachetest.Traffic{CephPerSecond: 150 * mib, PodPerSecond: 20 * mib})
+		w.fleet.Hosts["n1"].Load(ref(name), steady)
 	}
 	w.attach(t, "c", "n2", 10*mib)
 	t.Run("wrong names", w.wrongNames)

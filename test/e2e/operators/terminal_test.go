@@ -3,6 +3,7 @@
 package operators
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/escache/escache-csi/api/escache/escachetest"
 )
 
 // onTerminal looks at what a person sees: kubectl-escache, as the binary it is, in windows of
@@ -34,11 +37,8 @@ func (w *world) onTerminal(t *testing.T) {
 		shown.wait("exit 0")
 	}
 
-	for _, name := range []string{"a", "b"} {
-		w.fleet.Hosts["n1"].Write(ref(name), 400*mib)
-	}
-	evacuation := open("evacuate", 100, 20, "evacuate", "n1", "--wait")
-	evacuation.wait("[#", "Running")
+	evacuation, goOn := w.inTheMiddle(func() *window { return open("evacuate", 100, 20, "evacuate", "n1", "--wait") }, "a", "b")
+	goOn()
 	evacuation.wait("everything on node n1 is in Ceph", "exit 0")
 	if shown := evacuation.screen(); strings.Count(shown, "[###") != 3 { // two volumes and all of it, each drawn in its place
 		t.Errorf("bars:\n%s", shown)
@@ -49,16 +49,36 @@ func (w *world) onTerminal(t *testing.T) {
 	open("status-drained", 120, 30, "status").wait("Drained", "exit 0")
 	w.escache(t, 0, "uncordon", "n1")
 
-	w.fleet.Hosts["n1"].Write(ref("a"), 400*mib)
-	interrupted := open("interrupted", 100, 20, "flush", "a", "-n", "shop", "--wait")
-	interrupted.wait("[#")
+	interrupted, goOn := w.inTheMiddle(func() *window { return open("interrupted", 100, 20, "flush", "a", "-n", "shop", "--wait") }, "a")
 	interrupted.interrupt()
 	interrupted.wait("error: interrupted; CacheFlush", "goes on without you", "exit 3")
+	goOn()
 
 	// Elsewhere there is nothing that only a terminal understands.
 	for _, args := range [][]string{{"status"}, {"flush", "c", "-n", "shop", "--wait"}, {"explain", "c", "-n", "shop"}} {
 		if out := w.escache(t, 0, args...); strings.Contains(out, "\x1b") || strings.Contains(out, "[#") {
 			t.Errorf("%q in a pipe", out)
+		}
+	}
+}
+
+// inTheMiddle opens a window that shows a flush of volumes of n1, and returns when a quarter is flushed. There the flush
+// stays until goOn: Ceph takes nothing, and what it has taken is played.
+func (w *world) inTheMiddle(open func() *window, volumes ...string) (shown *window, goOn func()) {
+	n1 := w.fleet.Hosts["n1"]
+	for _, name := range volumes {
+		n1.Load(ref(name), escachetest.Traffic{CephPerSecond: -1})
+		n1.Write(ref(name), 400*mib)
+	}
+	shown = open()
+	shown.wait("[.", "Running", fmt.Sprintf("%dMi left", 400*len(volumes)))
+	for _, name := range volumes {
+		n1.Write(ref(name), 300*mib)
+	}
+	shown.wait("[#", "Running", fmt.Sprintf("%dMi left", 300*len(volumes)))
+	return shown, func() {
+		for _, name := range volumes {
+			n1.Load(ref(name), steady)
 		}
 	}
 }
