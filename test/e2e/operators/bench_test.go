@@ -41,7 +41,7 @@ func (w *world) benchmark(t *testing.T) {
 	must(t, os.WriteFile(path, []byte(w.escache(t, 0, with("--dry-run")...)), 0o600))
 	says(t, w.kubectl(t, "create", "--dry-run=server", "-f", path), "created (server dry run)")
 
-	says(t, w.escache(t, 3, with("--timeout=8s")...), "is not bound", "has not started within 8s")
+	says(t, w.escache(t, 3, with("--timeout=8s")...), "has not started within 8s")
 	w.benchLeftNothing(t)
 
 	window := openWindow(t, "bench", 80, 24, w.plugin(t)+" --kubeconfig "+w.kube.Kubeconfig()+" bench -n bench --image=example.com/csi-node:1 --storage-class=slow")

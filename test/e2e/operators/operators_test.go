@@ -177,7 +177,7 @@ func (w *world) secondCopies(t *testing.T) {
 	}
 	w.link("n1", "n3", "a", false)
 	outdated("n3")
-	out = w.escache(t, 3, "uncordon", "n3", "--timeout=6s")
+	out = w.escache(t, 3, "uncordon", "n3", "--timeout=30s")
 	says(t, out, "pvc-a: it writes through until the copy on node n3 is current", "the driver goes on")
 	if w.mode("n1", "a") != escache.ModeWritethrough || w.mode("n1", "b") != escache.ModeWriteback {
 		t.Error("a writes back with one copy, or b does not with two")
