@@ -145,8 +145,7 @@ func (w *world) leaveVolume(t *testing.T, d *driver, name string) {
 func cloneScenes() []scene {
 	clean := func(t *testing.T, w *world, d *driver) {
 		until(t, func() error { return d.delete(t.Context(), crashedClone) })
-		// While a clone is removed for good, Ceph has the source open.
-		eventually(t, time.Minute, func() bool { return len(w.images(t)) == 1 }, func() string { return fmt.Sprint(w.images(t)) })
+		w.oneImage(t)
 		disconnect(t, w, d)
 	}
 	return []scene{

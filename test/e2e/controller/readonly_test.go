@@ -4,12 +4,10 @@ package controller
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -56,8 +54,7 @@ func readOnlyScenes() []scene {
 		for _, step := range []func(*testing.T, *world, *driver) error{unpublish, remove} {
 			until(t, func() error { return step(t, w, d) })
 		}
-		// While a clone is removed for good, Ceph has the source open.
-		eventually(t, time.Minute, func() bool { return len(w.images(t)) == 1 }, func() string { return fmt.Sprint(w.images(t)) })
+		w.oneImage(t)
 		until(t, func() error { return d.deleteSnapshot(t.Context(), crashedSnapshot) })
 		until(t, func() error { return d.delete(t.Context(), crashed) })
 	}

@@ -193,8 +193,7 @@ func snapshotScenes() []scene {
 			},
 			clean: func(t *testing.T, w *world, d *driver) {
 				until(t, func() error { return d.delete(t.Context(), clone) })
-				// While a clone is removed for good, Ceph has the source open.
-				eventually(t, time.Minute, func() bool { return len(w.images(t)) == 1 }, func() string { return fmt.Sprint(w.images(t)) })
+				w.oneImage(t)
 				clean(t, w, d)
 			},
 		},

@@ -231,12 +231,21 @@ func (w *world) snapshots(t *testing.T) []v1alpha1.CacheSnapshot {
 	return all.Items
 }
 
-// empty waits until nothing of any volume is left anywhere. The trash is emptied in the background, and an
-// image that was busy, such as the parent of one that is just deleted, is tried again after a minute.
+// emptied is when the trash is empty at the latest. It is emptied in the background, and an image that was busy,
+// such as the parent of one that is just deleted, is tried again after a minute.
+const emptied = 2 * time.Minute
+
+// oneImage waits until the clones of an image are gone: while a clone is removed for good, Ceph has its source open.
+func (w *world) oneImage(t *testing.T) {
+	t.Helper()
+	eventually(t, emptied, func() bool { return len(w.images(t)) == 1 }, func() string { return fmt.Sprint(w.images(t)) })
+}
+
+// empty waits until nothing of any volume is left anywhere.
 func (w *world) empty(t *testing.T) {
 	t.Helper()
 	left := ""
-	eventually(t, 2*time.Minute, func() bool {
+	eventually(t, emptied, func() bool {
 		left = ""
 		for _, v := range w.volumes(t) {
 			left += " record " + v.Name
