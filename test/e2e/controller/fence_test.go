@@ -27,10 +27,10 @@ import (
 // not answer, and leave Ceph's blocklist once the map is gone.
 func fences(t *testing.T, w *world) {
 	d := leader(t, time.Minute, w.launch(t, "a", soon...))
-	must(t, d.create(t.Context(), crashed))
+	until(t, func() error { return d.create(t.Context(), crashed) })
 	v := w.one(t)
 	lost, partner := v.Spec.Replicas[0], v.Spec.Replicas[1]
-	must(t, d.publish(t.Context(), crashed, lost))
+	until(t, func() error { return d.publish(t.Context(), crashed, lost) })
 	holder := w.open(t, v.Spec.Image)
 	must(t, holder.write())
 	w.fleet.Hosts[lost].Connect(imageRef(), holder.address)
@@ -75,7 +75,7 @@ func unknown(t *testing.T, w *world) {
 			until(t, func() error { return d.create(t.Context(), crashed) })
 			v := w.one(t)
 			lost, partner := v.Spec.Replicas[0], v.Spec.Replicas[1]
-			must(t, d.publish(t.Context(), crashed, lost))
+			until(t, func() error { return d.publish(t.Context(), crashed, lost) })
 			if frozen {
 				w.ceph.Ceph(t, "config", "set", "osd", "osd_client_watch_timeout", "10")
 				defer w.ceph.Ceph(t, "config", "rm", "osd", "osd_client_watch_timeout")
