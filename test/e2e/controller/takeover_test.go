@@ -87,7 +87,7 @@ func paused(t *testing.T, w *world) {
 	for _, image := range w.images(t) {
 		t.Errorf("the old leader has made image %s", image)
 	}
-	if !young.serves(t.Context()) {
-		t.Error("the new leader does not serve any more")
-	}
+	eventually(t, time.Minute, func() bool { return young.alive() && young.serves(t.Context()) }, func() string {
+		return "the new leader does not serve any more"
+	})
 }
