@@ -144,8 +144,8 @@ func (s *scene) returnsToFirst() {
 	s.finish()
 }
 
-// finish verifies what was promised, on the holder and, after a flush, in Ceph alone, and ends the
-// volume's life in good order.
+// finish verifies what was promised, on the holder and, after a flush, in Ceph alone. It compares the two copies, which have to be
+// current by now, and ends the volume's life in good order.
 func (s *scene) finish() {
 	s.Helper()
 	if s.writer != nil {
@@ -153,6 +153,8 @@ func (s *scene) finish() {
 	}
 	s.check.Verify(s, s.holder, s.device)
 	s.v.Flush(s, s.holder)
+	other := s.v.Hosts[1-slices.Index(s.v.Hosts, s.holder)]
+	s.v.MustBeEqual(s, s.holder, other)
 	s.v.Stop(s, s.holder)
 	alone, unmap := s.n3.MapAlone(s, s.v)
 	s.check.Verify(s, s.n3, alone)

@@ -76,7 +76,7 @@ func TestSoak(t *testing.T) {
 		k.rounds++
 	}
 	for _, s := range k.volumes {
-		s.takenOver = true // the rounds read the second copies
+		s.takenOver = true // the hosts of the second copies have other volumes, so none is taken over to be read
 		s.finish()
 	}
 }
@@ -153,7 +153,10 @@ func (k *soak) round(r soakplan.Round) {
 		s.check.Verify(s, s.holder, s.device)
 	}
 	for _, m := range r.Moves {
-		k.move(k.volumes[m.Volume], k.lab.Hosts[m.Host])
+		s := k.volumes[m.Volume]
+		s.writer.Stop(s)
+		s.equalCopies()
+		k.move(s, k.lab.Hosts[m.Host])
 	}
 }
 
