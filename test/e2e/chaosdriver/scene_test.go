@@ -173,7 +173,8 @@ func (s *scene) goesOn() {
 	s.recovered = append(s.recovered, time.Since(s.begun))
 }
 
-// pauses fails the row if a write is acknowledged after what is under way.
+// pauses fails the row if a write is acknowledged after what is under way, or fails. While writes wait, the holder says that
+// DRBD has frozen its I/O, if it answers.
 func (s *scene) pauses(long time.Duration) {
 	s.Helper()
 	before := -1
@@ -186,9 +187,23 @@ func (s *scene) pauses(long time.Duration) {
 		}
 		return nil
 	})
+	s.isFrozen()
 	time.Sleep(long)
+	s.isFrozen()
 	if now := s.writer.Count(); now != before {
 		s.Errorf("%d writes were acknowledged while they had to wait", now-before)
+	}
+}
+
+// isFrozen fails the row if the holder's writer has ended, or its I/O is not frozen.
+func (s *scene) isFrozen() {
+	s.Helper()
+	s.writer.MustWait(s)
+	switch status, err := s.holder.API.VolumeStatus(s.Context(), s.image.VolumeRef); {
+	case err != nil:
+		s.Logf("%s does not say whether it is frozen: %v", s.holder.Name, err)
+	case !status.IOSuspended:
+		s.Errorf("writes wait on %s, and its I/O is not frozen: %+v", s.holder.Name, *status)
 	}
 }
 
