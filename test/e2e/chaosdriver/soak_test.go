@@ -38,7 +38,8 @@ type soak struct {
 	begun   time.Time
 	faults  map[soakplan.Kind]int
 	moves   int
-	rounds  int
+	rounds  int // that are over
+	current int // number of the round that has begun last, or 0
 }
 
 type cut struct {
@@ -46,8 +47,9 @@ type cut struct {
 	what labclient.Cut
 }
 
-// TestSoak runs rounds of random faults for SOAK_MINUTES. SOAK_SEED repeats the rounds of another run,
-// SOAK_ROUNDS=FROM-TO some of them, and SOAK_WITHOUT=ROUND.FAULT,… leaves faults out.
+// TestSoak runs rounds of random faults for SOAK_MINUTES, until one of them has lost something. SOAK_SEED repeats the rounds of
+// another run, SOAK_ROUNDS=FROM-TO some of them, and SOAK_WITHOUT=ROUND.FAULT,… leaves faults out. Where the volumes are when a round
+// begins comes of the rounds before it, and is not repeated with a round alone. Each round prints it.
 func TestSoak(t *testing.T) {
 	if os.Getenv("SOAK_MINUTES") == "" {
 		t.Skip("it runs for SOAK_MINUTES: `make soak`")
@@ -71,8 +73,11 @@ func TestSoak(t *testing.T) {
 		s.openOn(w.lab.Hosts[i%len(w.lab.Hosts)])
 		s.write()
 	}
+	k.begun = time.Now()
 	for n := first; n <= last && time.Since(k.begun) < time.Duration(minutes)*time.Minute; n++ {
+		k.current = n
 		k.round(k.plan.Round(n))
+		k.judge()
 		k.rounds++
 	}
 	for _, s := range k.volumes {
@@ -88,8 +93,8 @@ func rounds(t *testing.T) (first, last int) {
 	if text == "" {
 		return 1, all
 	}
-	if n, err := fmt.Sscanf(text, "%d-%d", &first, &last); n != 2 || err != nil || first < 1 {
-		t.Fatalf("%s=%q is not FROM-TO", variable, text)
+	if n, err := fmt.Sscanf(text, "%d-%d", &first, &last); n != 2 || err != nil || first < 1 || last < first {
+		t.Fatalf("%s=%q is not FROM-TO, numbers from 1 of which the second is not the lesser one", variable, text)
 	}
 	return first, last
 }
@@ -99,17 +104,32 @@ func (k *soak) sayf(format string, args ...any) {
 	fmt.Printf("%8s  %s\n", time.Since(k.begun).Round(100*time.Millisecond), fmt.Sprintf(format, args...))
 }
 
+// judge ends the run if anything is wrong by now: what comes later would only hide it.
+func (k *soak) judge() {
+	k.Helper()
+	for _, s := range k.volumes {
+		s.watch.report(k)
+	}
+	if k.Failed() {
+		k.FailNow()
+	}
+}
+
 // report counts what was done. After a failure it says how to repeat it.
 func (k *soak) report() {
-	acks, lost, double := 0, 0, 0
+	acks, lost, double, wrong := 0, 0, 0, 0
 	var recovered []time.Duration
 	for _, s := range k.volumes {
 		acks += len(s.check.Acks())
 		lost += s.check.Lost
 		double += s.check.Double
+		if s.watch != nil {
+			wrong += s.watch.reported
+		}
 		recovered = append(recovered, s.recovered...)
 	}
-	k.sayf("%d rounds, %d moves, %d writes acknowledged, %d lost, %d of two writers", k.rounds, k.moves, acks, lost, double)
+	k.sayf("%d rounds, %d moves, %d writes acknowledged, %d lost, %d of two writers, and %d times a volume was seen as it must never be",
+		k.rounds, k.moves, acks, lost, double, wrong)
 	for _, kind := range slices.Sorted(maps.Keys(k.faults)) {
 		k.sayf("%4d %s", k.faults[kind], kind)
 	}
@@ -118,10 +138,10 @@ func (k *soak) report() {
 		k.sayf("from a round's begin until a volume was written to again: median %s, longest %s",
 			recovered[len(recovered)/2].Round(time.Second), recovered[len(recovered)-1].Round(time.Second))
 	}
-	if k.Failed() {
-		n := k.rounds + 1
-		k.sayf("repeat this round: SOAK_SEED=%d SOAK_VOLUMES=%d SOAK_ROUNDS=%d-%d make soak; leave faults out with SOAK_WITHOUT=%d.1,…",
-			k.plan.Seed, k.plan.Volumes, n, n, n)
+	if n := k.current; k.Failed() && n > 0 {
+		k.sayf("repeat round %d: SOAK_SEED=%d SOAK_VOLUMES=%d SOAK_ROUNDS=%[1]d-%[1]d make soak; leave faults out with SOAK_WITHOUT=%[1]d.1,…",
+			n, k.plan.Seed, k.plan.Volumes)
+		k.sayf("its volumes may be on other hosts then than it has printed above: that comes of the rounds before it")
 	}
 }
 
@@ -135,7 +155,8 @@ func (k *soak) round(r soakplan.Round) {
 	}
 	r.Faults = faults
 	k.sayf("%s", r)
-	for _, s := range k.volumes {
+	for i, s := range k.volumes {
+		k.sayf("  volume %d, %s, is on %s, and its second copy on %s", i+1, s.volume, s.holder.Name, s.partner().Name)
 		s.fault()
 	}
 	k.breaks(r.Faults)
@@ -152,6 +173,7 @@ func (k *soak) round(r soakplan.Round) {
 		s.redundant()
 		s.check.Verify(s, s.holder, s.device)
 	}
+	k.judge()
 	for _, m := range r.Moves {
 		s := k.volumes[m.Volume]
 		s.writer.Stop(s)
