@@ -38,8 +38,9 @@ type soak struct {
 	begun   time.Time
 	faults  map[soakplan.Kind]int
 	moves   int
-	rounds  int // that are over
-	current int // number of the round that has begun last, or 0
+	rounds  int                           // that are over
+	current int                           // number of the round that has begun last, or 0
+	use     map[string]labtest.ServiceUse // after the first round
 }
 
 type cut struct {
@@ -78,8 +79,12 @@ func TestSoak(t *testing.T) {
 		k.current = n
 		k.round(k.plan.Round(n))
 		k.judge()
+		if k.rounds == 0 {
+			k.use = k.uses()
+		}
 		k.rounds++
 	}
+	k.usesMore()
 	for _, s := range k.volumes {
 		s.takenOver = true // the hosts of the second copies have other volumes, so none is taken over to be read
 		s.finish()
@@ -112,6 +117,41 @@ func (k *soak) judge() {
 	}
 	if k.Failed() {
 		k.FailNow()
+	}
+}
+
+// uses returns what the services of all hosts hold on to. One that is just starting is left out.
+func (k *soak) uses() map[string]labtest.ServiceUse {
+	k.Helper()
+	all := map[string]labtest.ServiceUse{}
+	for _, h := range k.lab.Hosts {
+		for _, service := range []string{"escached", "csi-node"} {
+			use, err := h.UseOf(k.Context(), service)
+			if err != nil {
+				k.Logf("%v", err)
+				continue
+			}
+			all[service+" of "+h.Name] = use
+		}
+	}
+	return all
+}
+
+// usesMore fails the run for services that have been the same processes since the first round, and have many more files open or
+// threads since. Some more are no sign: the volumes are on other hosts, and a program that hung has cost a thread. Faults end most
+// processes of a long run, so only what grows with nearly each round is found.
+func (k *soak) usesMore() {
+	k.Helper()
+	const files, threads = 20, 50
+	for name, now := range k.uses() {
+		before, ok := k.use[name]
+		if !ok || before.PID != now.PID {
+			continue
+		}
+		k.sayf("%s: %s after the first round, and now %s", name, before, now)
+		if now.Files > before.Files+files || now.Threads > before.Threads+threads {
+			k.Errorf("%s holds on to more and more: %s after the first round, and now %s", name, before, now)
+		}
 	}
 }
 
