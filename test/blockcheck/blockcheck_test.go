@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -202,6 +203,44 @@ func TestVerifyFindsWritesOfAFencedWriter(t *testing.T) {
 	writeTo(t, path, late)
 	if got, says := verifyList(t, path, acks, 2); got.wrong != 2 || !strings.Contains(says, "stale 0") {
 		t.Errorf("over a newer holder's block: %+v: %s", got, says)
+	}
+}
+
+// Blocks lie elsewhere on a cache's disk than on the device they were written to, and beside others that do not count.
+func TestSumsAreOfTheBeginningAndOfWrittenBlocksAnywhere(t *testing.T) {
+	sumsOf := func(change func(path string)) []string {
+		path := file(t)
+		p := make([]byte, block.Size)
+		for at, epoch := range map[int64]uint64{3: 4, 5: 9, 8: 10} {
+			block.Fill(p, block.ID{Epoch: epoch, Number: 1}, 100*block.Size)
+			overwrite(t, path, at*block.Size, p)
+		}
+		change(path)
+		dev, err := device.Open(path, device.Read)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dev.Close()
+		var out strings.Builder
+		if err := sums(dev, 2*block.Size, 9, &out); err != nil {
+			t.Fatal(err)
+		}
+		return strings.Split(strings.TrimSpace(out.String()), "\n")
+	}
+	before := sumsOf(func(string) {})
+	var places []string
+	for _, line := range before {
+		fields := strings.Fields(line)
+		places = append(places, fields[0]+" "+fields[len(fields)-1])
+	}
+	if want := []string{"0 0/0", "4096 0/0", "20480 9/1", "32768 10/1"}; !slices.Equal(places, want) {
+		t.Fatalf("the sums are of %q, not of %q", places, want)
+	}
+	for at, differ := range map[int64]bool{1: true, 4: false, 5: true, 15: false} {
+		after := sumsOf(func(path string) { overwrite(t, path, at*block.Size+100, []byte{1, 2, 3}) })
+		if slices.Equal(before, after) == differ {
+			t.Errorf("a change of block %d: %q, and before %q", at, after, before)
+		}
 	}
 }
 

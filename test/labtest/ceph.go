@@ -81,6 +81,25 @@ func (l *Lab) Blocklist(t T, clientAddress string) {
 	})
 }
 
+// FencedForYears returns the clients whose entries in the output of `ceph osd blocklist ls` end in more than a year. Those of
+// somebody who steals a lock end within an hour or a day.
+func FencedForYears(list string, now time.Time) (clients []string, err error) {
+	for line := range strings.Lines(list) {
+		fields := strings.Fields(line)
+		if len(fields) < 2 {
+			continue
+		}
+		ends, err := time.Parse("2006-01-02T15:04:05-0700", fields[1])
+		if err != nil {
+			return nil, fmt.Errorf("the end of the blocklist's entry %q: %w", line, err)
+		}
+		if ends.After(now.AddDate(1, 0, 0)) {
+			clients = append(clients, fields[0])
+		}
+	}
+	return clients, nil
+}
+
 // largestObject is the OSD's option that refuses a write which ends beyond it. As low as this it
 // lets only an object's first block through.
 const largestObject = "osd_max_object_size"

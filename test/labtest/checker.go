@@ -57,16 +57,17 @@ func (c *Checker) Acks() Acks {
 }
 
 // TakenOver is called when another host has the device and has not used it yet. What earlier
-// holders have acknowledged is verified, and from now on they may not write any more: what is there
-// now is kept.
+// holders have acknowledged is verified, and that those which were fenced before the last one have not written since. From now on
+// the last one may not write any more either: what is there now is kept.
 func (c *Checker) TakenOver(t T, h *Host, device string) {
 	t.Helper()
+	earlier := len(c.fenced)
 	found := block.Ledger{}
 	for _, w := range c.writers {
 		c.fenced, c.given, c.late, c.found = append(c.fenced, w), append(c.given, w.Count()), append(c.late, 0), append(c.found, found)
 	}
 	c.writers = nil
-	c.verify(t, h, device, false)
+	c.verify(t, h, device, earlier)
 	ctx, cancel := context.WithTimeout(t.Context(), commandTimeout)
 	defer cancel()
 	out, err := h.Try(ctx, nil, "blockcheck", "list", device, "--span", fmt.Sprint(checkedSpan))
@@ -86,21 +87,21 @@ func (c *Checker) TakenOver(t T, h *Host, device string) {
 // Verify reads the device and counts what is wrong.
 func (c *Checker) Verify(t T, h *Host, device string) {
 	t.Helper()
-	c.verify(t, h, device, true)
+	c.verify(t, h, device, len(c.fenced))
 }
 
-func (c *Checker) verify(t T, h *Host, device string, strict bool) {
+// verify is Verify, where only so many of the writers, those that were fenced first, may not have written any more: what the
+// others had written is not listed yet.
+func (c *Checker) verify(t T, h *Host, device string, fenced int) {
 	t.Helper()
 	acks := c.Acks()
 	if len(acks) == 0 {
 		return // nothing was promised yet
 	}
 	args := []string{"blockcheck", "verify", device}
-	if strict {
-		for i, w := range c.fenced {
-			args = append(args, "--fenced", fmt.Sprint(w.Epoch))
-			c.judgeLate(t, i, w)
-		}
+	for i, w := range c.fenced[:fenced] {
+		args = append(args, "--fenced", fmt.Sprint(w.Epoch))
+		c.judgeLate(t, i, w)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

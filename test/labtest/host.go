@@ -130,8 +130,11 @@ func (h *Host) RestartService(ctx context.Context) error {
 	}
 }
 
-// pidFile is where the hosts' service keeper writes what it started.
-const pidFile = "/run/lab/services/escached.pid"
+// serviceDir is where the hosts' service keeper writes what it started, and pidFile is escached's there.
+const (
+	serviceDir = "/run/lab/services/"
+	pidFile    = serviceDir + "escached.pid"
+)
 
 // ServicePID is escached's process id.
 func (h *Host) ServicePID(t T) string {

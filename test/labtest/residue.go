@@ -17,6 +17,7 @@ drbdsetup show 2>/dev/null | sed -n 's/^resource \(.*\) {/resource \1/p'
 dmsetup ls | grep -v -e '^nvme0' -e '^No devices' | sed 's/^/device-mapper /'
 for f in /sys/block/loop*/loop/backing_file; do [ -e "$f" ] && echo "loop device of $(cat "$f")"; done
 for d in /sys/bus/rbd/devices/*; do [ -e "$d" ] && echo "rbd map $(cat "$d"/pool "$d"/name | tr '\n' ' ')"; done
+grep -e csi.escache.io -e '/dev/.*escache' -e kubernetes.io/csi/volumeDevices /proc/self/mountinfo | cut -d' ' -f4,5 | sed 's/^/mount /'
 find /dev/escache -type l 2>/dev/null | sed 's/^/link /'
 find /etc/drbd.d -type f ! -name global_common.conf | sed "s/^/resource file /"
 ss -Htln '( sport >= :7800 and sport <= :8799 )' | sed 's/^/port /'
@@ -37,7 +38,7 @@ func (h *Host) Residue(ctx context.Context) ([]string, error) {
 }
 
 // AssertNothingLeft fails the test for everything that a volume left behind: on the hosts logical
-// volumes, DRBD minors, resources and ports, device-mapper devices, maps, links, files; in Ceph
+// volumes, DRBD minors, resources and ports, device-mapper devices, maps, mounts, links, files; in Ceph
 // images and with them watchers, and trash. It looks everywhere at the same time: each look takes a second
 // or two, and it is made after each test.
 func (l *Lab) AssertNothingLeft(t T) {

@@ -50,6 +50,7 @@ type Volume struct {
 	Secret escache.Secret
 
 	lab   *Lab
+	since uint64 // the least epoch of a writer that began after the copies were laid
 	mu    sync.Mutex
 	epoch int64
 }
@@ -76,6 +77,7 @@ func (l *Lab) NewVolume(t T, spec VolumeSpec) *Volume {
 	if len(v.Hosts) == 0 {
 		v.Hosts = l.Hosts[:2]
 	}
+	v.LaidAnew()
 	t.Cleanup(func() { v.tearDown(t) })
 	var err error
 	if v.ImageID, err = createImage(t.Context(), v.VolumeRef, v.SizeBytes); err != nil {
@@ -91,9 +93,12 @@ func NewSecret() escache.Secret {
 	return escache.Secret(base64.RawURLEncoding.EncodeToString(bits))
 }
 
-// VolumeOf returns a volume that somebody else has made, to look at its image.
+// VolumeOf returns a volume that somebody else has made, to look at its image. Of its copies [Volume.MustBeEqual] compares only what
+// is written from now on.
 func (l *Lab) VolumeOf(ref escache.VolumeRef) *Volume {
-	return &Volume{VolumeRef: ref, Engine: Engine(), lab: l}
+	v := &Volume{VolumeRef: ref, Engine: Engine(), lab: l}
+	v.LaidAnew()
+	return v
 }
 
 // Engine is the cache engine of the volumes that tests make: that of the environment's ENGINE, or the one

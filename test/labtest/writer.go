@@ -125,7 +125,7 @@ func (w *Writer) Count() int {
 	return len(w.acks)
 }
 
-// Rests fails the test if a frozen device acknowledges a write during quiet. The write that was on
+// Rests fails the test if a frozen device acknowledges a write during quiet, or fails one. The write that was on
 // its way when the device froze may still end, and what was acknowledged before may still be on its
 // way here: both are waited for first.
 func (w *Writer) Rests(t T, quiet time.Duration) {
@@ -140,9 +140,19 @@ func (w *Writer) Rests(t T, quiet time.Duration) {
 		}
 		return nil
 	})
+	w.MustWait(t)
 	time.Sleep(quiet)
+	w.MustWait(t)
 	if now := w.Count(); now != before {
 		t.Errorf("%s acknowledged %d writes while its device was frozen", w.host.Name, now-before)
+	}
+}
+
+// MustWait fails the test if the writer has ended: then its device has failed a write that it should keep waiting.
+func (w *Writer) MustWait(t T) {
+	t.Helper()
+	if w.Ended() {
+		t.Fatalf("the device on %s failed a write instead of keeping it waiting: the writer ended with: %v", w.host.Name, w.err)
 	}
 }
 

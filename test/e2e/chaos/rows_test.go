@@ -3,6 +3,7 @@
 package chaos
 
 import (
+	"slices"
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
@@ -175,6 +176,9 @@ func resync(f fault) func(*scene) {
 		s.resyncing()
 		f.hit(s)
 		s.goesOn()
+		if st := s.v.Status(s, s.n1); slices.ContainsFunc(st.Peers, func(p escache.Peer) bool { return p.DiskState == escache.DiskUpToDate }) {
+			s.Errorf("the resync was not under way any more: the peers are %+v", st.Peers)
+		}
 		s.whole()
 		s.finish()
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/test/lab/labclient"
 	"github.com/escache/escache-csi/test/labtest"
 )
 
@@ -144,8 +145,8 @@ func (s *scene) returnsToFirst() {
 	s.finish()
 }
 
-// finish verifies what was promised, on the holder and, after a flush, in Ceph alone, and ends the
-// volume's life in good order.
+// finish verifies what was promised, on the holder and, after a flush, in Ceph alone. It compares the two copies, which have to be
+// current by now, and ends the volume's life in good order.
 func (s *scene) finish() {
 	s.Helper()
 	if s.writer != nil {
@@ -153,6 +154,8 @@ func (s *scene) finish() {
 	}
 	s.check.Verify(s, s.holder, s.device)
 	s.v.Flush(s, s.holder)
+	other := s.v.Hosts[1-slices.Index(s.v.Hosts, s.holder)]
+	s.v.MustBeEqual(s, s.holder, other)
 	s.v.Stop(s, s.holder)
 	alone, unmap := s.n3.MapAlone(s, s.v)
 	s.check.Verify(s, s.n3, alone)
@@ -161,12 +164,26 @@ func (s *scene) finish() {
 }
 
 // while runs a call that the fault interrupts; what it answers does not matter, but that it answers
-// does.
-func (s *scene) while(h *labtest.Host, what string, call func(context.Context) error) (wait func()) {
+// does. It returns when the host's status shows the call, or the call has ended: then there is nothing left to interrupt.
+func (s *scene) while(
+	h *labtest.Host, what string, shows func(escache.VolumeStatus) bool, call func(context.Context) error,
+) (wait func(), underWay bool) {
+	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), connectLimit)
 	done := make(chan error, 1)
 	go func() { done <- call(ctx) }()
 	s.Cleanup(cancel)
+	labtest.WaitFor(s, what+" is under way on "+h.Name, noticeLimit, func(ctx context.Context) error {
+		if len(done) > 0 {
+			return nil
+		}
+		status, err := h.API.VolumeStatus(ctx, s.v.VolumeRef)
+		if err == nil && !shows(*status) {
+			err = fmt.Errorf("its status is %+v", *status)
+		}
+		return err
+	})
+	underWay = len(done) == 0
 	return func() {
 		s.Helper()
 		if slices.Contains(s.off, h) {
@@ -180,43 +197,55 @@ func (s *scene) while(h *labtest.Host, what string, call func(context.Context) e
 			s.Errorf("%s did not end within %s", what, connectLimit)
 		}
 		cancel()
-	}
+	}, underWay
 }
 
-// flushing begins a flush of data that Ceph has not.
+// flushing begins a flush of data that Ceph has not. It goes on as long as the writer does, and no longer than 20 seconds.
 func (s *scene) flushing() (wait func()) {
 	s.Helper()
 	h := s.holder
-	return s.while(h, "flush", func(ctx context.Context) error {
+	flushes := func(st escache.VolumeStatus) bool { return st.State == escache.StateFlushing }
+	wait, underWay := s.while(h, "flush", flushes, func(ctx context.Context) error {
 		answer, err := h.API.Flush(ctx, escache.FlushRequest{VolumeRef: s.v.VolumeRef, TimeoutSeconds: 20})
 		if err == nil {
 			err = fmt.Errorf("%+v", *answer) //nolint:err113 // what is logged
 		}
 		return err
 	})
+	if !underWay {
+		wait()
+		s.Fatalf("the flush on %s had ended before the fault", h.Name)
+	}
+	return wait
 }
 
 // connecting begins to give the volume to a host, which must not have it yet.
 func (s *scene) connecting(h *labtest.Host) (wait func()) {
 	s.Helper()
 	epoch := s.v.NextEpoch(s, h)
-	return s.while(h, "dev_connect", func(ctx context.Context) error {
+	connects := func(st escache.VolumeStatus) bool { return st.Connecting }
+	wait, underWay := s.while(h, "dev_connect", connects, func(ctx context.Context) error {
 		_, err := h.API.DevConnect(ctx, s.v.ConnectRequest(epoch))
 		return err
 	})
+	if !underWay {
+		s.Logf("dev_connect on %s had ended before the fault", h.Name)
+	}
+	return wait
 }
 
 // resyncing has the second host miss writes and return; it is being resynchronised when this
-// returns.
+// returns. The link is slow until it is healed, so that the resync takes much longer than the fault.
 func (s *scene) resyncing() {
 	s.Helper()
 	s.powerOff(s.n2)
 	s.v.WaitForStatus(s, s.n1, "runs alone", noticeLimit, alone)
-	// More than an emulated host copies in a moment; beside the region that is checked.
+	// A minute and a half on a slow link; beside the region that is checked.
 	s.check.Add(s.n1.Fill(s, s.device, 8*mib, 12*mib))
+	s.lab.CutSome(s, s.n1, labclient.Cut{From: s.n2.Name, Slow: true})
 	s.powerOn()
 	s.v.WaitForStatus(s, s.n1, "resynchronises its peer", noticeLimit, func(st escache.VolumeStatus) bool {
-		return len(st.Peers) == 1 && st.Peers[0].DiskState != "Outdated" && st.Peers[0].DiskState != "DUnknown"
+		return len(st.Peers) == 1 && st.Peers[0].Linked() && st.Peers[0].DiskState == escache.DiskInconsistent
 	})
 }
 

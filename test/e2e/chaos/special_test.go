@@ -132,6 +132,7 @@ func primaryLostInResync(s *scene) {
 	if _, err := s.n2.API.DevConnect(s.Context(), s.v.ConnectRequest(s.v.Epoch())); labtest.CodeOf(err) == "" {
 		s.Errorf("the copy that was being brought up to date was connected, or not refused: %v", err)
 	}
+	s.lab.Heal(s)
 	s.returnsToFirst()
 }
 

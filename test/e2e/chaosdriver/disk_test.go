@@ -28,7 +28,8 @@ func diskRows() []row {
 	}
 }
 
-// alone has the holder lose its partner and go on: from then on there is one current copy.
+// alone has the holder lose its partner and go on: from then on there is one current copy. Some of what it writes then is not
+// written again, so only a resync brings it to the partner.
 func (s *scene) alone() (partner *labtest.Host) {
 	s.Helper()
 	partner = s.partner()
@@ -36,6 +37,7 @@ func (s *scene) alone() (partner *labtest.Host) {
 	s.powerOff(partner)
 	s.goesOn()
 	s.isOutdated(partner)
+	s.check.Add(s.holder.Fill(s, s.device, 8*mib, mib))
 	s.goesOn()
 	return partner
 }
@@ -56,6 +58,7 @@ func onlyCopyGone(goes func(*scene, *labtest.Host)) func(*scene) {
 		s.discard()
 		s.use(partner)
 		s.check = labtest.NewChecker() // what was acknowledged is given up, on purpose
+		s.image.LaidAnew()
 		s.write()
 		s.whole()
 		s.finish()

@@ -202,6 +202,9 @@ func groupDeleted(s *scene) {
 	s.fault()
 	s.kubectl(s, "delete", "nodegroup", group, "--wait=false")
 	s.goesOn()
+	fenced, err := fencedForYears(s.Context()) // the group takes its list of those of earlier rows along
+	check(s, err)
+	s.fenced = fenced
 	s.kubectl(s, "patch", "nodegroup", group, "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
 	s.groupOf(s, s.names())
 	s.world.ready(s)

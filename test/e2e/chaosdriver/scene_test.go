@@ -103,6 +103,9 @@ func (s *scene) third() *labtest.Host {
 // ask starts a pod on a host and does not wait for it.
 func (s *scene) ask(h *labtest.Host) {
 	s.Helper()
+	if s.record().Status.Authority == v1alpha1.AuthorityCeph {
+		s.image.LaidAnew() // the attach may do that
+	}
 	s.pods++
 	s.pod = fmt.Sprintf("%s-%d", s.name, s.pods)
 	s.apply(s, labtest.Pod{
@@ -170,7 +173,8 @@ func (s *scene) goesOn() {
 	s.recovered = append(s.recovered, time.Since(s.begun))
 }
 
-// pauses fails the row if a write is acknowledged after what is under way.
+// pauses fails the row if a write is acknowledged after what is under way, or fails. While writes wait, the holder says that
+// DRBD has frozen its I/O, if it answers.
 func (s *scene) pauses(long time.Duration) {
 	s.Helper()
 	before := -1
@@ -183,9 +187,23 @@ func (s *scene) pauses(long time.Duration) {
 		}
 		return nil
 	})
+	s.isFrozen()
 	time.Sleep(long)
+	s.isFrozen()
 	if now := s.writer.Count(); now != before {
 		s.Errorf("%d writes were acknowledged while they had to wait", now-before)
+	}
+}
+
+// isFrozen fails the row if the holder's writer has ended, or its I/O is not frozen.
+func (s *scene) isFrozen() {
+	s.Helper()
+	s.writer.MustWait(s)
+	switch status, err := s.holder.API.VolumeStatus(s.Context(), s.image.VolumeRef); {
+	case err != nil:
+		s.Logf("%s does not say whether it is frozen: %v", s.holder.Name, err)
+	case !status.IOSuspended:
+		s.Errorf("writes wait on %s, and its I/O is not frozen: %+v", s.holder.Name, *status)
 	}
 }
 
@@ -319,7 +337,7 @@ func (s *scene) leaves() {
 }
 
 // finish verifies what was promised: on the holder and as its pod sees it, on the second copy by
-// taking it over, and in Ceph alone. Then it ends the volume's life in good order.
+// taking it over, and in Ceph alone. It compares the two copies. Then it ends the volume's life in good order.
 func (s *scene) finish() {
 	s.Helper()
 	if s.writer != nil {
@@ -331,6 +349,7 @@ func (s *scene) finish() {
 	if !s.takenOver {
 		s.secondCopy()
 	}
+	s.equalCopies()
 	s.leaves()
 	s.inCeph()
 	s.remove()
@@ -355,6 +374,20 @@ func (s *scene) secondCopy() {
 	s.use(heir)
 	s.check.TakenOver(s, s.holder, s.device)
 	s.whole()
+}
+
+// equalCopies compares the two copies of a volume that a host has and nobody writes to any more.
+func (s *scene) equalCopies() {
+	s.Helper()
+	s.redundant()
+	labtest.WaitFor(s, "the cache of "+s.volume+" is clean", goOnTime, func(ctx context.Context) error { // csi-node may be busy with it
+		answer, err := s.holder.API.Flush(ctx, escache.FlushRequest{VolumeRef: s.image.VolumeRef, TimeoutSeconds: 60})
+		if err == nil && !answer.Clean {
+			err = fmt.Errorf("%d bytes are dirty", answer.DirtyBytes)
+		}
+		return err
+	})
+	s.image.MustBeEqual(s, s.holder, s.partner())
 }
 
 // inCeph verifies what Ceph alone has of a detached volume.

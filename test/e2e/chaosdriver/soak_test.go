@@ -38,7 +38,9 @@ type soak struct {
 	begun   time.Time
 	faults  map[soakplan.Kind]int
 	moves   int
-	rounds  int
+	rounds  int                           // that are over
+	current int                           // number of the round that has begun last, or 0
+	use     map[string]labtest.ServiceUse // after the first round
 }
 
 type cut struct {
@@ -46,8 +48,9 @@ type cut struct {
 	what labclient.Cut
 }
 
-// TestSoak runs rounds of random faults for SOAK_MINUTES. SOAK_SEED repeats the rounds of another run,
-// SOAK_ROUNDS=FROM-TO some of them, and SOAK_WITHOUT=ROUND.FAULT,… leaves faults out.
+// TestSoak runs rounds of random faults for SOAK_MINUTES, until one of them has lost something. SOAK_SEED repeats the rounds of
+// another run, SOAK_ROUNDS=FROM-TO some of them, and SOAK_WITHOUT=ROUND.FAULT,… leaves faults out. Where the volumes are when a round
+// begins comes of the rounds before it, and is not repeated with a round alone. Each round prints it.
 func TestSoak(t *testing.T) {
 	if os.Getenv("SOAK_MINUTES") == "" {
 		t.Skip("it runs for SOAK_MINUTES: `make soak`")
@@ -71,12 +74,19 @@ func TestSoak(t *testing.T) {
 		s.openOn(w.lab.Hosts[i%len(w.lab.Hosts)])
 		s.write()
 	}
+	k.begun = time.Now()
 	for n := first; n <= last && time.Since(k.begun) < time.Duration(minutes)*time.Minute; n++ {
+		k.current = n
 		k.round(k.plan.Round(n))
+		k.judge()
+		if k.rounds == 0 {
+			k.use = k.uses()
+		}
 		k.rounds++
 	}
+	k.usesMore()
 	for _, s := range k.volumes {
-		s.takenOver = true // the rounds read the second copies
+		s.takenOver = true // the hosts of the second copies have other volumes, so none is taken over to be read
 		s.finish()
 	}
 }
@@ -88,8 +98,8 @@ func rounds(t *testing.T) (first, last int) {
 	if text == "" {
 		return 1, all
 	}
-	if n, err := fmt.Sscanf(text, "%d-%d", &first, &last); n != 2 || err != nil || first < 1 {
-		t.Fatalf("%s=%q is not FROM-TO", variable, text)
+	if n, err := fmt.Sscanf(text, "%d-%d", &first, &last); n != 2 || err != nil || first < 1 || last < first {
+		t.Fatalf("%s=%q is not FROM-TO, numbers from 1 of which the second is not the lesser one", variable, text)
 	}
 	return first, last
 }
@@ -99,17 +109,67 @@ func (k *soak) sayf(format string, args ...any) {
 	fmt.Printf("%8s  %s\n", time.Since(k.begun).Round(100*time.Millisecond), fmt.Sprintf(format, args...))
 }
 
+// judge ends the run if anything is wrong by now: what comes later would only hide it.
+func (k *soak) judge() {
+	k.Helper()
+	for _, s := range k.volumes {
+		s.watch.report(k)
+	}
+	if k.Failed() {
+		k.FailNow()
+	}
+}
+
+// uses returns what the services of all hosts hold on to. One that is just starting is left out.
+func (k *soak) uses() map[string]labtest.ServiceUse {
+	k.Helper()
+	all := map[string]labtest.ServiceUse{}
+	for _, h := range k.lab.Hosts {
+		for _, service := range []string{"escached", "csi-node"} {
+			use, err := h.UseOf(k.Context(), service)
+			if err != nil {
+				k.Logf("%v", err)
+				continue
+			}
+			all[service+" of "+h.Name] = use
+		}
+	}
+	return all
+}
+
+// usesMore fails the run for services that have been the same processes since the first round, and have many more files open or
+// threads since. Some more are no sign: the volumes are on other hosts, and a program that hung has cost a thread. Faults end most
+// processes of a long run, so only what grows with nearly each round is found.
+func (k *soak) usesMore() {
+	k.Helper()
+	const files, threads = 20, 50
+	for name, now := range k.uses() {
+		before, ok := k.use[name]
+		if !ok || before.PID != now.PID {
+			continue
+		}
+		k.sayf("%s: %s after the first round, and now %s", name, before, now)
+		if now.Files > before.Files+files || now.Threads > before.Threads+threads {
+			k.Errorf("%s holds on to more and more: %s after the first round, and now %s", name, before, now)
+		}
+	}
+}
+
 // report counts what was done. After a failure it says how to repeat it.
 func (k *soak) report() {
-	acks, lost, double := 0, 0, 0
+	acks, lost, double, wrong := 0, 0, 0, 0
 	var recovered []time.Duration
 	for _, s := range k.volumes {
 		acks += len(s.check.Acks())
 		lost += s.check.Lost
 		double += s.check.Double
+		if s.watch != nil {
+			wrong += s.watch.reported
+		}
 		recovered = append(recovered, s.recovered...)
 	}
-	k.sayf("%d rounds, %d moves, %d writes acknowledged, %d lost, %d of two writers", k.rounds, k.moves, acks, lost, double)
+	k.sayf("%d rounds, %d moves, %d writes acknowledged, %d lost, %d of two writers, and %d times a volume was seen as it must never be",
+		k.rounds, k.moves, acks, lost, double, wrong)
 	for _, kind := range slices.Sorted(maps.Keys(k.faults)) {
 		k.sayf("%4d %s", k.faults[kind], kind)
 	}
@@ -118,10 +178,10 @@ func (k *soak) report() {
 		k.sayf("from a round's begin until a volume was written to again: median %s, longest %s",
 			recovered[len(recovered)/2].Round(time.Second), recovered[len(recovered)-1].Round(time.Second))
 	}
-	if k.Failed() {
-		n := k.rounds + 1
-		k.sayf("repeat this round: SOAK_SEED=%d SOAK_VOLUMES=%d SOAK_ROUNDS=%d-%d make soak; leave faults out with SOAK_WITHOUT=%d.1,…",
-			k.plan.Seed, k.plan.Volumes, n, n, n)
+	if n := k.current; k.Failed() && n > 0 {
+		k.sayf("repeat round %d: SOAK_SEED=%d SOAK_VOLUMES=%d SOAK_ROUNDS=%[1]d-%[1]d make soak; leave faults out with SOAK_WITHOUT=%[1]d.1,…",
+			n, k.plan.Seed, k.plan.Volumes)
+		k.sayf("its volumes may be on other hosts then than it has printed above: that comes of the rounds before it")
 	}
 }
 
@@ -135,7 +195,8 @@ func (k *soak) round(r soakplan.Round) {
 	}
 	r.Faults = faults
 	k.sayf("%s", r)
-	for _, s := range k.volumes {
+	for i, s := range k.volumes {
+		k.sayf("  volume %d, %s, is on %s, and its second copy on %s", i+1, s.volume, s.holder.Name, s.partner().Name)
 		s.fault()
 	}
 	k.breaks(r.Faults)
@@ -152,8 +213,12 @@ func (k *soak) round(r soakplan.Round) {
 		s.redundant()
 		s.check.Verify(s, s.holder, s.device)
 	}
+	k.judge()
 	for _, m := range r.Moves {
-		k.move(k.volumes[m.Volume], k.lab.Hosts[m.Host])
+		s := k.volumes[m.Volume]
+		s.writer.Stop(s)
+		s.equalCopies()
+		k.move(s, k.lab.Hosts[m.Host])
 	}
 }
 

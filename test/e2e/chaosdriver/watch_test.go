@@ -36,7 +36,9 @@ type watch struct {
 	paused  bool
 	looks   int
 	answers int
-	wrong   []string
+	wrong   []string // what is not reported yet
+
+	reported int
 }
 
 func (s *scene) startWatch() *watch {
@@ -57,6 +59,18 @@ func (s *scene) startWatch() *watch {
 	return w
 }
 
+// report fails the test for what was wrong since the last report.
+func (w *watch) report(t labtest.T) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, text := range w.wrong {
+		t.Errorf("volume %s: %s", w.s.volume, text)
+	}
+	w.reported += len(w.wrong)
+	w.wrong = nil
+}
+
 // end reports what was wrong.
 func (w *watch) end(t labtest.T) {
 	if w == nil {
@@ -64,9 +78,7 @@ func (w *watch) end(t labtest.T) {
 	}
 	w.cancel()
 	<-w.done
-	for _, text := range w.wrong {
-		t.Errorf("%s", text)
-	}
+	w.report(t)
 	t.Logf("looked %d times at the volume; %d answers of hosts", w.looks, w.answers)
 }
 

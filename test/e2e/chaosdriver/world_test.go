@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -49,6 +50,8 @@ type world struct {
 	rows   int // how many were begun; it makes names unique
 	// deleted is a host that is off and has no Node any more, and that nobody boots or asks until its row is over. It may be empty.
 	deleted string
+	// fenced are clients on Ceph's blocklist that may be there although no record names them.
+	fenced []string
 }
 
 func open(t *testing.T) *world {
@@ -87,6 +90,8 @@ deletionPolicy: Delete
 		})
 	}
 	w.ready(t)
+	w.fenced, err = fencedForYears(t.Context())
+	check(t, err)
 	return w
 }
 
@@ -252,7 +257,7 @@ func (w *world) cleanUp(t *testing.T) {
 	}
 }
 
-// waitForNothing waits until neither Kubernetes nor Ceph nor a host has anything of a volume.
+// waitForNothing waits until neither Kubernetes nor Ceph nor a host has anything of a volume, but fences that are on record.
 func (w *world) waitForNothing(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, podTime)
 	defer cancel()
@@ -290,7 +295,32 @@ func (w *world) anything(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return w.fencesOnRecord(ctx)
+}
+
+// fencesOnRecord returns an error for clients that stay on Ceph's blocklist for years, because no record names them any more. While
+// there is no volume, that is the record of the group. Those which it names leave the blocklist, some minutes later.
+func (w *world) fencesOnRecord(ctx context.Context) error {
+	fenced, err := fencedForYears(ctx)
+	if err != nil {
+		return err
+	}
+	var g v1alpha1.NodeGroup
+	err = w.get(ctx, &g, "nodegroup", group)
+	unknown := slices.DeleteFunc(fenced, func(client string) bool {
+		return slices.Contains(w.fenced, client) ||
+			slices.ContainsFunc(g.Status.LeftFences, func(l v1alpha1.LeftFence) bool { return l.Client.Address == client })
+	})
+	return nothing("the blocklist, and no record,", strings.Join(unknown, " "), err)
+}
+
+// fencedForYears are the clients on Ceph's blocklist whose entries are the driver's.
+func fencedForYears(ctx context.Context) ([]string, error) {
+	list, err := blocklist(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return labtest.FencedForYears(list, time.Now())
 }
 
 func nothing(where, has string, err error) error {
@@ -336,4 +366,6 @@ func (w *world) wipe(ctx context.Context, t *testing.T) {
 		try(image, err)
 	}
 	try("hosts", w.mend(ctx))
+	w.fenced, err = fencedForYears(ctx) // the records that named them are wiped
+	try("blocklist", err)
 }
