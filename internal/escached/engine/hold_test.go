@@ -1,12 +1,17 @@
 package engine
 
 import (
+	"context"
 	"errors"
+	"log/slog"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached"
 	"github.com/escache/escache-csi/internal/escached/cache"
+	"github.com/escache/escache-csi/internal/escached/server"
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
@@ -106,5 +111,28 @@ func TestAHoldEndsInTimeWhenTheClockIsSetBack(t *testing.T) {
 		if w.state().Held != tc.held {
 			t.Errorf("after %s, with the clock %s off: held %v", tc.passed, tc.stepped, w.state().Held)
 		}
+	}
+}
+
+// TestAHoldEndsInTimeWhileLVMDoesNotAnswer: escached was started again during the hold, and cannot learn which volumes it has.
+func TestAHoldEndsInTimeWhileLVMDoesNotAnswer(t *testing.T) {
+	w, e, _ := heldVolume(t)
+	boot := e.Uptime()
+	w.spaceErr = errInjected
+	e = w.engine()
+	e.Uptime = func() time.Duration { return boot + 61*time.Second }
+	ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
+	go func() {
+		defer stop()
+		for e.Holds.Get(volume.NameOf(ref)) != nil && ctx.Err() == nil {
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	cfg := escached.Config{Socket: filepath.Join(t.TempDir(), "socket")}
+	if err := server.New(cfg, e, server.Seen{Log: slog.New(slog.DiscardHandler)}).Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if w.state().Held || e.Holds.Get(volume.NameOf(ref)) != nil {
+		t.Error("the hold goes on after its end")
 	}
 }
