@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
@@ -134,5 +135,35 @@ func TestAHoldEndsInTimeWhileLVMDoesNotAnswer(t *testing.T) {
 	}
 	if w.state().Held || e.Holds.Get(volume.NameOf(ref)) != nil {
 		t.Error("the hold goes on after its end")
+	}
+}
+
+func TestTheRecoveryWaitsForAHoldThatEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, _, _ := heldVolume(t)
+		e := w.engine()
+		done, err := e.Lock(ref, "release")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { time.Sleep(time.Second); done() }()
+		if err := e.Recover(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		e.faults.Range(func(name, why any) bool { t.Errorf("recover %v: %v", name, why); return true })
+	})
+}
+
+// TestAHoldOfADeviceThatIsGivenUpIsOnlyForgotten: what ends a hold could hang in the frozen I/O that only giving it up ends.
+func TestAHoldOfADeviceThatIsGivenUpIsOnlyForgotten(t *testing.T) {
+	w, e, _ := heldVolume(t)
+	v, _ := e.Volumes.Get(volume.NameOf(ref))
+	v.Phase = volume.Abandoning
+	e.Volumes.Put(v)
+	boot := e.Uptime()
+	e.Uptime = func() time.Duration { return boot + 61*time.Second }
+	e.releaseAllOverdue(t.Context())
+	if !w.state().Held || e.Holds.Get(v.Name()) != nil {
+		t.Errorf("it is %+v, and on record is %+v", w.state(), e.Holds.Get(v.Name()))
 	}
 }
