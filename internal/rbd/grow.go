@@ -10,7 +10,7 @@ import (
 )
 
 // GrowImage makes an image at least sizeBytes large, and returns the size it then has. A larger
-// image is not changed.
+// image is not changed, and who has it open is told to look at its size again.
 //
 // librbd changes an image's size only with its exclusive lock, and a node's map never lends it. So
 // an image that is mapped grows through its header object, and the node's kernel is told to look at
@@ -27,7 +27,10 @@ func (c *Cluster) GrowImage(ctx context.Context, ref ImageRef, sizeBytes int64) 
 				err = c.refuseForeign(io, at.id)
 			}
 			switch {
-			case err != nil || at.size >= sizeBytes:
+			case err != nil:
+				return at.size, err
+			case at.size >= sizeBytes: // an interrupted call may have written that and told nobody
+				_, err = notifyWatchers(io, at.header())
 				return at.size, err
 			case at.holder == "":
 				return growFree(io, ref.Name, sizeBytes)

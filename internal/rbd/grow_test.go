@@ -28,6 +28,32 @@ func TestAnImageGrowsWhileSomebodyHasItsLock(t *testing.T) {
 	}
 }
 
+// TestAnImageThatHasGrownIsToldToItsUser is about a call that ends after it has written the size and before it has told the user.
+// The repeated call does so. Without a notification librbd does not read the header again, as krbd does not.
+func TestAnImageThatHasGrownIsToldToItsUser(t *testing.T) {
+	c, pool, ctx := open(t, ceph, Options{}), newPool(t), t.Context()
+	s := spec(pool, "a")
+	must(t, c.CreateImage(ctx, s))
+	image, stop := openedImage(t, s.ImageRef, true)
+	defer stop()
+	id, err := c.ImageID(ctx, s.ImageRef)
+	must(t, err)
+	inPool(t, c, pool, func(io *rados.IOContext) error {
+		_, version, err := headerSize(io, headerOf(id))
+		must(t, err)
+		return setHeaderSize(io, headerOf(id), version, 128<<20)
+	})
+	if size, err := image.GetSize(); err != nil || int64(size) != s.SizeBytes {
+		t.Fatalf("the user has %d bytes, %v, and nobody has told it", size, err)
+	}
+	if size, err := c.GrowImage(ctx, s.ImageRef, 128<<20); err != nil || size != 128<<20 {
+		t.Errorf("grown to %d, %v", size, err)
+	}
+	if size, err := image.GetSize(); err != nil || size != 128<<20 {
+		t.Errorf("the user has %d bytes, %v", size, err)
+	}
+}
+
 func TestAnImageWithObjectMapGrowsOnlyUnlocked(t *testing.T) {
 	c, pool, ctx := open(t, ceph, Options{}), newPool(t), t.Context()
 	s := spec(pool, "a")

@@ -289,7 +289,7 @@ func TestAnOverdueHoldIsReleasedAlsoAfterARestart(t *testing.T) {
 				time.Sleep(10 * time.Millisecond)
 			}
 		}()
-		e.watchHolds(ctx)
+		e.WatchHolds(ctx)
 		if w.state().Held {
 			t.Errorf("restart %v: the watchdog did not release", restart)
 		}

@@ -65,7 +65,7 @@ func (e *Engine) hold(
 		err = e.Holds.Put(hold)
 	}
 	if err != nil {
-		return escache.HoldResponse{}, errors.Join(notHeld(v, err), e.resume(ctx, v))
+		return escache.HoldResponse{}, errors.Join(notHeld(v, err), e.resume(ctx, v.Name()))
 	}
 	return escache.HoldResponse{HeldUntil: hold.Until, Paused: rests}, nil
 }
@@ -118,7 +118,7 @@ func (e *Engine) suspend(ctx context.Context, v volume.Volume, hold holds.Record
 // endHold ends a hold in which I/O goes on, or that was broken off: the image lacks something. Who began it sees that
 // it is over, because the next one has another end.
 func (e *Engine) endHold(ctx context.Context, v volume.Volume) (cache.State, error) {
-	if err := e.resume(ctx, v); err != nil {
+	if err := e.resume(ctx, v.Name()); err != nil {
 		return cache.State{}, err
 	}
 	_, dev, err := e.Connected(ctx, v.VolumeRef)
@@ -162,43 +162,48 @@ func (e *Engine) Release(ctx context.Context, req escache.ReleaseRequest) error 
 		if err := v.NotLate(req.Epoch); err != nil {
 			return err
 		}
-		return e.resume(ctx, v)
+		return e.resume(ctx, v.Name())
 	})
 }
 
-// resume ends a hold, if there is one, and forgets it.
-func (e *Engine) resume(ctx context.Context, v volume.Volume) error {
-	dev, ok, err := e.Device(ctx, v.Name())
-	if err != nil {
-		return err
-	}
-	if ok && dev.Held {
-		if err := e.Cache(v).Resume(ctx, v.Name()); err != nil {
+// resume ends a hold, if there is one, and forgets it. It asks all cache engines for the device: before Recover has read
+// the volume's tags, nobody knows whose it is.
+func (e *Engine) resume(ctx context.Context, name string) error {
+	for _, engine := range e.Caches {
+		devices, err := engine.States(ctx, name)
+		if err == nil && devices[name].Held {
+			err = engine.Resume(ctx, name)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	crashpoint.Reach("release/resumed")
-	return e.Holds.Drop(v.Name())
+	return e.Holds.Drop(name)
 }
 
-// releaseOverdue releases a hold whose time is up.
+// releaseOverdue releases a hold whose time is up. It does not need the volume's tags.
 func (e *Engine) releaseOverdue(ctx context.Context, r holds.Record) {
-	err := e.Release(ctx, escache.ReleaseRequest{VolumeRef: r.VolumeRef})
+	ctx, done, err := e.Begin(ctx, r.VolumeRef, "release", host.ChangeTimeout)
 	if err == nil {
-		e.log.Warn("hold released by the watchdog", "pool", r.Pool, "image", r.Image)
-		return
+		defer done()
+		name := volume.NameOf(r.VolumeRef)
+		if v, _ := e.Volumes.Get(name); v.Phase == volume.Abandoning { // its device stays as it is until it is given up
+			_ = e.Holds.Drop(name)
+			return
+		}
+		err = e.resume(ctx, name)
 	}
-	switch problem.Of(err).Code { //nolint:exhaustive // all others are errors
-	case escache.CodeBusy: // the next round tries again
-	case escache.CodeNotFound:
-		_ = e.Holds.Drop(volume.NameOf(r.VolumeRef))
-	default:
+	switch {
+	case err == nil:
+		e.log.Warn("hold released by the watchdog", "pool", r.Pool, "image", r.Image)
+	case problem.Of(err).Code != escache.CodeBusy: // the next round tries again
 		e.log.Error("the watchdog cannot release a hold, it tries again", "pool", r.Pool, "image", r.Image, "error", err)
 	}
 }
 
-// watchHolds releases holds whose time is up, until ctx ends.
-func (e *Engine) watchHolds(ctx context.Context) {
+// WatchHolds releases holds whose time is up, until ctx ends. Call it before Recover, which may take long or fail.
+func (e *Engine) WatchHolds(ctx context.Context) {
 	for pause.For(ctx, time.Second) == nil {
 		e.releaseAllOverdue(ctx)
 	}

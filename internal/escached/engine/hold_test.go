@@ -1,12 +1,18 @@
 package engine
 
 import (
+	"context"
 	"errors"
+	"log/slog"
+	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/escached"
 	"github.com/escache/escache-csi/internal/escached/cache"
+	"github.com/escache/escache-csi/internal/escached/server"
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
@@ -106,5 +112,58 @@ func TestAHoldEndsInTimeWhenTheClockIsSetBack(t *testing.T) {
 		if w.state().Held != tc.held {
 			t.Errorf("after %s, with the clock %s off: held %v", tc.passed, tc.stepped, w.state().Held)
 		}
+	}
+}
+
+// TestAHoldEndsInTimeWhileLVMDoesNotAnswer: escached was started again during the hold, and cannot learn which volumes it has.
+func TestAHoldEndsInTimeWhileLVMDoesNotAnswer(t *testing.T) {
+	w, e, _ := heldVolume(t)
+	boot := e.Uptime()
+	w.spaceErr = errInjected
+	e = w.engine()
+	e.Uptime = func() time.Duration { return boot + 61*time.Second }
+	ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
+	go func() {
+		defer stop()
+		for e.Holds.Get(volume.NameOf(ref)) != nil && ctx.Err() == nil {
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	cfg := escached.Config{Socket: filepath.Join(t.TempDir(), "socket")}
+	if err := server.New(cfg, e, server.Seen{Log: slog.New(slog.DiscardHandler)}).Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if w.state().Held || e.Holds.Get(volume.NameOf(ref)) != nil {
+		t.Error("the hold goes on after its end")
+	}
+}
+
+func TestTheRecoveryWaitsForAHoldThatEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, _, _ := heldVolume(t)
+		e := w.engine()
+		done, err := e.Lock(ref, "release")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { time.Sleep(time.Second); done() }()
+		if err := e.Recover(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		e.faults.Range(func(name, why any) bool { t.Errorf("recover %v: %v", name, why); return true })
+	})
+}
+
+// TestAHoldOfADeviceThatIsGivenUpIsOnlyForgotten: what ends a hold could hang in the frozen I/O that only giving it up ends.
+func TestAHoldOfADeviceThatIsGivenUpIsOnlyForgotten(t *testing.T) {
+	w, e, _ := heldVolume(t)
+	v, _ := e.Volumes.Get(volume.NameOf(ref))
+	v.Phase = volume.Abandoning
+	e.Volumes.Put(v)
+	boot := e.Uptime()
+	e.Uptime = func() time.Duration { return boot + 61*time.Second }
+	e.releaseAllOverdue(t.Context())
+	if !w.state().Held || e.Holds.Get(v.Name()) != nil {
+		t.Errorf("it is %+v, and on record is %+v", w.state(), e.Holds.Get(v.Name()))
 	}
 }

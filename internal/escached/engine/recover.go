@@ -120,13 +120,11 @@ func (e *Engine) fault(name string, err error) {
 }
 
 func (e *Engine) recoverVolume(ctx context.Context, v volume.Volume, active bool, dev cache.State, connected bool) error {
-	release, err := e.Lock(v.VolumeRef, "recover")
+	ctx, done, err := e.BeginAfterAll(ctx, v.VolumeRef, "recover", host.ChangeTimeout) // a hold may be ending
 	if err != nil {
 		return err
 	}
-	defer release()
-	ctx, cancel := context.WithTimeout(ctx, host.ChangeTimeout)
-	defer cancel()
+	defer done()
 	crashpoint.Reach("start/begin")
 	if v.Laid() {
 		if err := e.noteLostSecret(v); err != nil {

@@ -5,7 +5,7 @@ import "context"
 // Watch runs the background work until ctx ends. It asks the arbiter again about frozen I/O and
 // outdated replicas, links copies that were booted, revives devices, makes devices that write through go on with what is
 // dirty, reconnects replicas, and settles permits and tags. It cleans up what verbs left behind, also without a cache,
-// releases overdue holds, and reads again what status reports. Call it after Recover.
+// and reads again what status reports. Call it after Recover.
 func (e *Engine) Watch(ctx context.Context) {
 	go e.watcher.Frozen(ctx, e.finishAbandoned)
 	go e.watcher.Leftovers(ctx)
@@ -19,6 +19,5 @@ func (e *Engine) Watch(ctx context.Context) {
 	go e.watcher.Exchanges(ctx)
 	go e.watcher.Permits(ctx)
 	go e.watcher.Tags(ctx)
-	go e.space.Watch(ctx)
-	e.watchHolds(ctx)
+	e.space.Watch(ctx)
 }

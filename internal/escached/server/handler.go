@@ -45,6 +45,8 @@ type Engine interface {
 	Map(ctx context.Context, req escache.MapRequest) (escache.MapResponse, error)
 	Unmap(ctx context.Context, req escache.UnmapRequest) error
 
+	// WatchHolds ends holds whose time is up, until ctx ends. The server calls it before Recover.
+	WatchHolds(ctx context.Context)
 	// Recover reads the state of this host after a start. The server repeats it until it succeeds,
 	// and calls no verb that changes something before that.
 	Recover(ctx context.Context) error

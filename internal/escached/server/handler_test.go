@@ -25,6 +25,8 @@ func (untouched) Collectors() []prometheus.Collector { return nil }
 
 func (untouched) HostID() string { return "disks-1" }
 
+func (untouched) WatchHolds(context.Context) {}
+
 func serve(t *testing.T, e Engine) http.Handler {
 	t.Helper()
 	return Handler(e, TCP{}, func(context.Context) error { return nil }, Seen{Log: slog.New(slog.DiscardHandler)})

@@ -198,8 +198,9 @@ func (s *Server) ready(ctx context.Context) error {
 }
 
 // recover repeats the recovery until it succeeds, then runs the engine's background work until ctx
-// ends.
+// ends. Holds end in time meanwhile.
 func (s *Server) recover(ctx context.Context) {
+	go s.engine.WatchHolds(ctx)
 	for {
 		err := s.engine.Recover(ctx)
 		if err == nil {
