@@ -253,6 +253,19 @@ func TestACopyThatTheRecordForgetsGoesOnRecordAgain(t *testing.T) {
 	}
 }
 
+func TestARecordOfAnEarlierAttachmentIsNotReadAtEachPoll(t *testing.T) {
+	w := healthyWorld(t)
+	w.lose()
+	w.status.Peers[0].DiskState, w.status.MayGoOnAlone = "Outdated", true
+	w.polls(6)
+	w.object.Status.Epoch, w.object.Status.Outdated = 2, nil
+	w.touch()
+	w.reads, w.writes = 0, 0
+	if w.polls(150); w.reads > 30 || w.writes > 0 {
+		t.Errorf("%d reads and %d writes in five minutes", w.reads, w.writes)
+	}
+}
+
 // The peer was booted while this node could not reach the API, so csi-node there has put it on record, and this node knows nothing of that.
 func TestAPeerThatHasPutItselfOnRecordLeavesTheList(t *testing.T) {
 	w := healthyWorld(t)
