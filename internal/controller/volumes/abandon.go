@@ -108,16 +108,22 @@ func (s *Steps) WithoutLeftovers(
 }
 
 // WithoutOwnDevice has the node give up its device of an attachment that has ended, before it gets the volume again, if
-// LayAnew is to remove its replica. It refuses while the device is there. Once the record says that the node has the
-// volume, nobody can remove that device: neither escached nor csi-node can prove any more that it is left over. A device
-// on a replica that stays is replaced when the volume is staged. It is not given up, because that makes the replica outdated.
+// LayAnew is to remove its replica. It refuses while the device is there, and while escached does not say whether it is.
+// Once the record says that the node has the volume, nobody can remove that device: neither escached nor csi-node can
+// prove any more that it is left over. A device on a replica that stays is replaced when the volume is staged. It is not
+// given up, because that makes the replica outdated.
 func (s *Steps) WithoutOwnDevice(ctx context.Context, v *v1alpha1.CacheVolume, plan authority.Attachment, node string) error {
 	if plan.TakeOver || v.Status.AttachedNode != "" || !s.replacesOwn(v, plan, node) {
 		return nil
 	}
 	own := s.WithoutLeftovers(ctx, v, s.Reports(ctx, v, []string{node}))[node]
-	if status, err := own.Status(); err != nil || !authority.HasDevice(status) {
-		return nil //nolint:nilerr // what does not answer is no proof of a device, and LayAnew needs its answer
+	status, err := own.Status()
+	if _, refused := errors.AsType[*escache.Problem](err); refused || unreachable(err) {
+		return fmt.Errorf("volume %s: node %s does not say whether it still has the device of an earlier attachment: %w: %w",
+			v.Name, node, err, ErrUnavailable)
+	}
+	if err != nil || !authority.HasDevice(status) {
+		return nil //nolint:nilerr // another machine has the node's name: what the first one had is not there
 	}
 	return fmt.Errorf("volume %s: node %s still has the device of an earlier attachment, and its replica has to be created again; it gets "+
 		"the volume when the device is gone, which is when no pod there uses it: %w", v.Name, node, ErrUnavailable)

@@ -217,6 +217,76 @@ func TestACopyThatThisNodeWritesWithoutGoesOnRecord(t *testing.T) {
 	}
 }
 
+// The watch has seen the record that a restored etcd no longer has. Nothing changes on the host, so nothing else makes it read that again.
+func TestACopyThatTheRecordForgetsGoesOnRecordAgain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(w *world)
+		want   []string
+	}{
+		"this node goes on without it": {func(w *world) {
+			w.lose()
+			w.status.Peers[0].DiskState, w.status.MayGoOnAlone = "Outdated", true
+		}, []string{"n2"}},
+		"its disk has failed":   {func(w *world) { w.status.Peers[0].DiskState, w.status.MayGoOnAlone = "Diskless", true }, []string{"n2"}},
+		"it is this node's own": {func(w *world) { w.status.DiskState = "Diskless" }, []string{"n1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := healthyWorld(t)
+			tc.change(w)
+			w.object.Status.Outdated = tc.want
+			w.touch()
+			w.watch.Recorded(w.object.DeepCopy()) // as the arbiter does
+			w.polls(6)
+			w.apiDown, w.object.Status.Outdated = true, nil
+			w.touch()
+			w.polls(10)
+			w.apiDown = false
+			w.polls(6)
+			if !slices.Equal(w.object.Status.Outdated, tc.want) {
+				t.Errorf("outdated: %q, want %q", w.object.Status.Outdated, tc.want)
+			}
+			w.reads = 0
+			if w.polls(150); w.reads > 30 {
+				t.Errorf("read the record %d times in five minutes", w.reads)
+			}
+		})
+	}
+}
+
+func TestARecordOfAnEarlierAttachmentIsNotReadAtEachPoll(t *testing.T) {
+	w := healthyWorld(t)
+	w.lose()
+	w.status.Peers[0].DiskState, w.status.MayGoOnAlone = "Outdated", true
+	w.polls(6)
+	w.object.Status.Epoch, w.object.Status.Outdated = 2, nil
+	w.touch()
+	w.reads, w.writes = 0, 0
+	if w.polls(150); w.reads > 30 || w.writes > 0 {
+		t.Errorf("%d reads and %d writes in five minutes", w.reads, w.writes)
+	}
+}
+
+// The peer was booted while this node could not reach the API, so csi-node there has put it on record, and this node knows nothing of that.
+func TestAPeerThatHasPutItselfOnRecordLeavesTheList(t *testing.T) {
+	w := healthyWorld(t)
+	w.apiDown = true
+	w.lose()
+	w.polls(2)
+	w.object.Status.Outdated = []string{"n2"}
+	w.touch()
+	w.find()
+	w.polls(10)
+	w.apiDown = false
+	w.polls(6)
+	if len(w.object.Status.Outdated) != 0 {
+		t.Errorf("still outdated: %q", w.object.Status.Outdated)
+	}
+	w.reads = 0
+	if w.polls(150); w.reads > 0 {
+		t.Errorf("read the record %d times while nothing changed", w.reads)
+	}
+}
+
 func TestAVolumeWithTwoCopiesIsSeenToBeWhole(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(w *world)

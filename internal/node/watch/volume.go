@@ -43,6 +43,9 @@ type volume struct {
 	numbersWritten time.Time
 	// recordAfter is when to read the record again while I/O is frozen, or without a cache.
 	recordAfter time.Time
+	// outdatedAfter is when to read it again because of the list of outdated nodes; zero if both copies are current and it
+	// was read since they are.
+	outdatedAfter time.Time
 }
 
 // problem is a finding that was reported and is not over.

@@ -236,7 +236,7 @@ func (w *Watch) observe(ctx context.Context, v *volume, s escache.VolumeStatus, 
 		findings = v.confirmed(findings)
 	}
 	w.report(ctx, v, findings, &s, now)
-	w.updateOutdated(ctx, v, s)
+	w.updateOutdated(ctx, v, s, now)
 	w.abandonSuperseded(ctx, v, s, now)
 }
 

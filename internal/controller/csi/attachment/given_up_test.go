@@ -144,3 +144,31 @@ func TestAHostGetsTheVolumeAgainAfterADiscard(t *testing.T) {
 		t.Errorf("the copy was not created again: %+v", s)
 	}
 }
+
+// TestANodeThatDoesNotAnswerDoesNotGetTheVolumeAgain: nobody knows whether its old device is there. Once the volume is the node's
+// on record, nobody can prove that the device is left over.
+func TestANodeThatDoesNotAnswerDoesNotGetTheVolumeAgain(t *testing.T) {
+	for name, starts := range map[string]bool{"nothing answers": false, "its escached is still starting": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			ref, first, _ := w.cutOff()
+			w.untaint(first)
+			if starts {
+				w.Host(first).Restart(t)
+				w.Host(first).Refuse(statusCall, escache.CodeRecovering)
+			}
+			_, err := w.Publish("pvc-1", first)
+			csitest.Wants(t, err, codes.Unavailable, first)
+			if s := w.Volume("pvc-1").Status; s.AttachedNode != "" {
+				t.Fatalf("nobody can remove the device any more: %+v", s)
+			}
+			w.Host(first).Refuse(statusCall, "")
+			w.Host(first).Stop()
+			w.reached(first, ref)
+			_, err = w.Publish("pvc-1", first)
+			csitest.Must(t, err)
+		})
+	}
+}
+
+const statusCall = "GET " + escache.PathStatus
