@@ -127,7 +127,7 @@ func TestNoMonitorIsSaidInTime(t *testing.T) {
 					t.Errorf("got %v", err)
 				}
 			}
-			if took := time.Since(began); took > 4*time.Second {
+			if took := time.Since(began); took > 20*time.Second { // one after the other they would take 80 s
 				t.Errorf("40 calls of 2 s took %s", took)
 			}
 			if err := c.Ping(within(t, 2*time.Second)); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "fsid") {
