@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -52,16 +53,38 @@ func eventually(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// locked returns how many children have a mark.
-func locked(dir string) int {
+// stat is what the kernel says of a process, "" if there is none.
+func stat(pid string) string {
+	text, _ := os.ReadFile("/proc/" + pid + "/stat")
+	return string(text)
+}
+
+// runUntil runs a command whose time is up when the process whose PID it writes to the file is in the state.
+func runUntil(t *testing.T, x *Exec, file, state string, c Command) (pid string, err error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	c.Timeout = time.Hour
+	ran := make(chan error, 1)
+	go func() {
+		_, err := x.Run(ctx, c)
+		ran <- err
+	}()
+	eventually(t, "no process is in state "+state, func() bool {
+		text, _ := os.ReadFile(file)
+		pid = strings.TrimSpace(string(text))
+		return len(ran) > 0 || strings.Contains(stat(pid), state)
+	})
+	cancel()
+	return pid, <-ran
+}
+
+// marked returns the marks of the children that run and have their PID in it.
+func marked(dir string) []string {
 	paths, _ := filepath.Glob(filepath.Join(dir, "*"))
-	n := 0
-	for _, path := range paths {
-		if !filelock.IsFree(path) {
-			n++
-		}
-	}
-	return n
+	return slices.DeleteFunc(paths, func(path string) bool {
+		return strings.HasPrefix(filepath.Base(path), half) || outlived(path).Pid == 0 || filelock.IsFree(path)
+	})
 }
 
 func TestTheNextProcessKnowsTheChildrenThatHaveNotEnded(t *testing.T) {
@@ -72,7 +95,7 @@ func TestTheNextProcessKnowsTheChildrenThatHaveNotEnded(t *testing.T) {
 	go func() {
 		_, _ = earlier.Run(ctx, Command{Volume: "escache-1.a", Name: "sleep", Args: []string{"60"}, Timeout: time.Hour, Mark: true})
 	}()
-	eventually(t, "nothing is marked", func() bool { return locked(dir) == 1 })
+	eventually(t, "nothing is marked", func() bool { return len(marked(dir)) == 1 })
 	next := inherited(t, dir)
 	stuck := next.Stuck()["escache-1.a"]
 	if stuck == nil || len(next.Stuck()) != 1 || stuck.Command != "sleep 60" || stuck.Pid == 0 || time.Since(stuck.Since) > time.Minute {
@@ -143,17 +166,13 @@ func TestAChildThatHangsInTheKernelOutlivesItsProcess(t *testing.T) {
 		"mount -o loop "+image+" "+point+" && fsfreeze --freeze "+point+" && exec "+os.Args[0])
 	victim.Env = append(os.Environ(), marksOfVictim+"="+marks, fileOfVictim+"="+filepath.Join(point, "x"))
 	must(t, victim.Start())
-	eventually(t, "nothing is marked", func() bool { return locked(marks) == 1 })
-	paths, _ := filepath.Glob(filepath.Join(marks, "*"))
-	child := func() string { return strconv.Itoa(outlived(paths[0]).Pid) }
+	eventually(t, "nothing is marked", func() bool { return len(marked(marks)) == 1 })
+	child := strconv.Itoa(outlived(marked(marks)[0]).Pid)
 	unfreeze := func() error {
-		return exec.Command("nsenter", "--target", child(), "--mount", "fsfreeze", "--unfreeze", point).Run()
+		return exec.Command("nsenter", "--target", child, "--mount", "fsfreeze", "--unfreeze", point).Run()
 	}
 	defer func() { _ = unfreeze() }()
-	eventually(t, "the child does not hang", func() bool {
-		state, _ := os.ReadFile("/proc/" + child() + "/stat")
-		return strings.Contains(string(state), "(touch) D")
-	})
+	eventually(t, "the child does not hang", func() bool { return strings.Contains(stat(child), "(touch) D") })
 	must(t, victim.Process.Kill())
 	_ = victim.Wait()
 	next := inherited(t, marks)

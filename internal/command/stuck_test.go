@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 )
 
 func TestRunKeepsBoundedOutput(t *testing.T) {
@@ -24,16 +23,16 @@ func TestStuckChildOpensTheBreakerUntilItEnds(t *testing.T) {
 		t.Skip("needs root: it freezes a filesystem in a mount namespace of its own")
 	}
 	dir := t.TempDir()
-	image, point := filepath.Join(dir, "image"), filepath.Join(dir, "point")
+	image, point, file := filepath.Join(dir, "image"), filepath.Join(dir, "point"), filepath.Join(dir, "pid")
 	must(t, os.WriteFile(image, nil, 0o600))
 	must(t, os.Truncate(image, 16<<20))
 	must(t, os.Mkdir(point, 0o700))
 	must(t, exec.Command("mkfs.ext4", "-q", image).Run())
 	x := NewExec()
-	_, err := x.Run(t.Context(), Command{
-		Volume: "v1", Name: "unshare", Timeout: 3 * time.Second,
+	_, err := runUntil(t, x, file, "(touch) D", Command{
+		Volume: "v1", Name: "unshare",
 		Args: []string{"--mount", "sh", "-c", "mount -o loop " + image + " " + point + " && fsfreeze --freeze " + point +
-			" && exec touch " + point + "/x"},
+			" && echo $$ >" + file + " && exec touch " + point + "/x"},
 	})
 	stuck := x.Stuck()["v1"]
 	if !errors.Is(err, ErrStuck) || stuck == nil {
@@ -49,11 +48,7 @@ func TestStuckChildOpensTheBreakerUntilItEnds(t *testing.T) {
 		t.Errorf("a command of another volume: %v", err)
 	}
 	must(t, exec.Command("nsenter", "--target", strconv.Itoa(stuck.Pid), "--mount", "fsfreeze", "--unfreeze", point).Run())
-	for deadline := time.Now().Add(10 * time.Second); len(x.Stuck()) > 0; time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the breaker stays open after the child has ended")
-		}
-	}
+	eventually(t, "the breaker stays open after the child has ended", func() bool { return len(x.Stuck()) == 0 })
 }
 
 func must(t *testing.T, err error) {

@@ -225,7 +225,7 @@ func TestEveryConnectionIsOpenedByDial(t *testing.T) {
 		"plain":  {BaseURL: "http://127.0.0.1:1"},
 		"socket": {UnixSocket: "/no/such/socket"},
 	} {
-		opts.Dial, opts.Timeout = dial, Timeouts{Change: 50 * time.Millisecond}
+		opts.Dial, opts.RepeatAfter = dial, time.Hour // one try
 		if err := newClient(t, opts).Stop(context.Background(), escache.StopRequest{VolumeRef: ref}); !errors.Is(err, refused) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -1,7 +1,7 @@
 package rbd
 
 import (
-	"bytes"
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -114,25 +114,30 @@ func killOnce(t *testing.T, seed uint64) {
 	waitForEmptyPool(t, c, pool)
 }
 
-// killVictim lets a victim work for some seconds, kills it, and returns the addresses of its clients.
+// killVictim lets a victim work for a second or two, kills it, and returns the addresses of its clients.
 func killVictim(t *testing.T, pool, dir string, seed uint64) (addresses []string) {
 	t.Helper()
-	var out bytes.Buffer
-	victim := exec.Command(os.Args[0], "-test.run=^TestVictim$")
+	victim := exec.CommandContext(within(t, 2*time.Minute), os.Args[0], "-test.run=^TestVictim$")
 	victim.Env = append(os.Environ(), victimDir+"="+dir, victimPool+"="+pool, fmt.Sprintf("%s=%d", victimSeed, seed))
-	victim.Stdout = &out
+	out, err := victim.StdoutPipe()
+	must(t, err)
 	must(t, victim.Start())
-	r := rand.New(rand.NewPCG(seed, 0))
-	time.Sleep(3*time.Second + time.Duration(r.Int64N(int64(time.Second)))) // its connection takes a second or two
-	must(t, victim.Process.Kill())
-	_ = victim.Wait()
-	for line := range strings.Lines(out.String()) {
-		if address, found := strings.CutPrefix(strings.TrimSpace(line), victimAddress+" "); found {
-			addresses = append(addresses, address)
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		address, found := strings.CutPrefix(lines.Text(), victimAddress+" ")
+		if !found {
+			t.Log(lines.Text())
+			continue
 		}
+		if len(addresses) == 0 { // it begins its work
+			r := rand.New(rand.NewPCG(seed, 0))
+			time.Sleep(time.Second + time.Duration(r.Int64N(int64(time.Second))))
+			must(t, victim.Process.Kill())
+		}
+		addresses = append(addresses, address)
 	}
+	_ = victim.Wait()
 	if len(addresses) == 0 {
-		t.Fatalf("the victim was killed before it had a connection; it printed %q", out.String())
+		t.Fatal("the victim has ended without a connection")
 	}
 	return addresses
 }

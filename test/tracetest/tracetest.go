@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	common "go.opentelemetry.io/proto/otlp/common/v1"
@@ -58,6 +59,14 @@ func (c *Collector) Spans() []*trace.Span {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.spans)
+}
+
+// Await returns the spans once so many have arrived, or after a minute. A process that ends does not wait for as long.
+func (c *Collector) Await(n int) []*trace.Span {
+	for deadline := time.Now().Add(time.Minute); len(c.Spans()) < n && time.Now().Before(deadline); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	return c.Spans()
 }
 
 // Path returns the names from the root of a trace down to a span with this name, nil if there is none.

@@ -265,7 +265,7 @@ func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
 // TestABrowserThatDoesNotReadIsLeft: what it does not take within the time for one piece ends its stream.
 func TestABrowserThatDoesNotReadIsLeft(t *testing.T) {
 	s := New(testConfig(newMany(), admitting(func() bool { return true })))
-	s.pace.write = 50 * time.Millisecond
+	s.pace.write = 2 * time.Second
 	here, there := net.Pipe()
 	listener := make(pipes, 1)
 	listener <- there

@@ -39,7 +39,7 @@ func TestAVolumeThatWasTakenOverFromADeletedNodeGetsItsSecondCopy(t *testing.T) 
 		Policy: repair.Policy{After: time.Minute, Parallel: 1}, Client: w.API, Live: w.API, Volumes: w.Locked,
 		Drainer: drain.New(drain.Config{Client: w.API, Live: w.API, Hosts: w.Hosts(), Locks: w.Locks, Now: later}),
 		Hosts:   w.Hosts(), Locks: w.Locks, Events: events.NewFakeRecorder(1000), Log: log, Now: later,
-		Every: time.Second, Longest: time.Minute, Ask: time.Second,
+		Every: time.Second, Longest: time.Minute, Ask: 10 * time.Second,
 	})
 	for range 3 { // the repair begins, the copy gets its place, and is created
 		csitest.Must(t, r.Poll(t.Context()))

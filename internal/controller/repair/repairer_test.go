@@ -148,7 +148,7 @@ func (w *world) restart() {
 	w.groups = nodegroup.New(nodegroup.Config{
 		Client: w.api, Live: w.api, Hosts: h, Images: w.notes, Book: book, Guard: guard, Locks: locks,
 		Events: events.NewFakeRecorder(1000), Log: log, Now: clock,
-		Poll: time.Second, Patience: time.Second, Quiet: time.Second, Parallel: 1,
+		Poll: time.Second, Patience: 10 * time.Second, Quiet: time.Second, Parallel: 1,
 	})
 	links, err := linkkey.New("test", []byte("the key of the Kubernetes cluster"))
 	check(w.t, err)
@@ -160,7 +160,7 @@ func (w *world) restart() {
 	w.repair = repair.New(repair.Config{
 		Policy: w.policy,
 		Client: w.api, Live: w.api, Volumes: volumes.NewLocked(steps, locks), Drainer: w.drain, Hosts: h, Locks: locks, Events: w.events, Log: log,
-		Now: clock, Every: time.Second, Longest: time.Minute, Ask: time.Second,
+		Now: clock, Every: time.Second, Longest: time.Minute, Ask: 10 * time.Second,
 	})
 }
 

@@ -109,11 +109,12 @@ func TestOneTraceLeadsFromACSICallToAProgram(t *testing.T) {
 	want := []string{
 		"csi.v1.Node/NodeStageVolume", "escached dev_connect", "POST /v1/dev_connect", "promote the replica", "sh",
 	}
+	spans := collector.Await(len(want))
 	if got := collector.Path("sh"); !slices.Equal(got, want) {
 		t.Errorf("the path to the program is %q, not %q", got, want)
 	}
 	facts := map[string]string{}
-	for _, s := range collector.Spans() {
+	for _, s := range spans {
 		for _, key := range []string{"process.exit.code", "escache.volume", "escached.node"} {
 			if value := tracetest.Attribute(s, key); value != "" {
 				facts[s.GetName()+" "+key] = value

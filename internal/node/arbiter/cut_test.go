@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
@@ -36,36 +37,38 @@ func TestAHostThatWasCutOffForLongHasTheRecordComparedFirst(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, now := newRecord(), time.Now()
-			r.answer = tc.answer
-			a := sound("n1", r)
-			a.now = func() time.Time { return now }
-			r.readErr = kube.ErrUnavailable
-			for range 2 {
-				if err := a.Decide(t.Context(), question()); !errors.Is(err, kube.ErrUnavailable) {
-					t.Fatal(err)
+			synctest.Test(t, func(t *testing.T) { // time goes by only while everything waits
+				r, now := newRecord(), time.Now()
+				r.answer = tc.answer
+				a := sound("n1", r)
+				a.now = func() time.Time { return now }
+				r.readErr = kube.ErrUnavailable
+				for range 2 {
+					if err := a.Decide(t.Context(), question()); !errors.Is(err, kube.ErrUnavailable) {
+						t.Fatal(err)
+					}
+					now = now.Add(tc.cut / 2)
 				}
-				now = now.Add(tc.cut / 2)
-			}
-			r.readErr = nil
-			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-			defer cancel()
-			err := a.Decide(ctx, question())
-			if granted := err == nil; granted != tc.granted || r.asked != tc.asked || tc.want != nil && !tc.want(err) {
-				t.Errorf("granted: %v after %d questions: %v", granted, r.asked, err)
-			}
-			if on := slices.Contains(r.v.Status.Outdated, "n2"); on != tc.granted {
-				t.Errorf("outdated: %q", r.v.Status.Outdated)
-			}
-			if !tc.granted {
-				if again := a.Decide(ctx, question()); again == nil {
-					t.Error("granted when it asked again")
+				r.readErr = nil
+				ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+				defer cancel()
+				err := a.Decide(ctx, question())
+				if granted := err == nil; granted != tc.granted || r.asked != tc.asked || tc.want != nil && !tc.want(err) {
+					t.Errorf("granted: %v after %d questions: %v", granted, r.asked, err)
 				}
-				return
-			}
-			if err := a.Decide(t.Context(), question()); err != nil || r.asked != tc.asked {
-				t.Errorf("asked %d times, although the API server answers all the time: %v", r.asked, err)
-			}
+				if on := slices.Contains(r.v.Status.Outdated, "n2"); on != tc.granted {
+					t.Errorf("outdated: %q", r.v.Status.Outdated)
+				}
+				if !tc.granted {
+					if again := a.Decide(ctx, question()); again == nil {
+						t.Error("granted when it asked again")
+					}
+					return
+				}
+				if err := a.Decide(t.Context(), question()); err != nil || r.asked != tc.asked {
+					t.Errorf("asked %d times, although the API server answers all the time: %v", r.asked, err)
+				}
+			})
 		})
 	}
 }

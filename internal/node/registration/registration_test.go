@@ -45,7 +45,7 @@ func kubelet(t *testing.T, socket string, registered bool) *registerapi.PluginIn
 	}
 	defer conn.Close()
 	client := registerapi.NewRegistrationClient(conn)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	info, err := client.GetInfo(ctx, &registerapi.InfoRequest{})
 	if err != nil {

@@ -65,7 +65,7 @@ func TestTracesArriveAtTheCollectorWhenTheProcessEnds(t *testing.T) {
 	_, span := provider.Tracer("test").Start(t.Context(), "work")
 	span.End()
 	flush()
-	if got := seen.Spans(); len(got) != 1 || got[0].GetName() != "work" {
+	if got := seen.Await(1); len(got) != 1 || got[0].GetName() != "work" {
 		t.Errorf("arrived: %s", seen)
 	}
 }

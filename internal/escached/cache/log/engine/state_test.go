@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/cache/log/control"
@@ -25,9 +24,8 @@ func TestTheStateHasTheModeInWhichTheProcessWrites(t *testing.T) {
 		},
 		"the process does it when nobody waits any more": func(h *host, e *Engine) {
 			late, done := make(chan struct{}), make(chan struct{})
-			h.onSet(func() { <-late }, func(*fakeProcess) { close(done) })
-			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-			defer cancel()
+			ctx, leave := context.WithCancel(t.Context())
+			h.onSet(func() { leave(); <-late }, func(*fakeProcess) { close(done) })
 			if err := e.SetMode(ctx, volume, cache.Writeback); !errors.Is(err, cache.ErrUnserved) {
 				t.Errorf("SetMode: %v", err)
 			}
