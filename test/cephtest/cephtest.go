@@ -14,7 +14,7 @@ import (
 	"github.com/escache/escache-csi/test/internal/microceph"
 )
 
-const startTimeout = 2 * time.Minute
+const startTimeout = 5 * time.Minute
 
 // Cluster is a running Ceph.
 type Cluster struct {
