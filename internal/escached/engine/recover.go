@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -21,7 +22,8 @@ import (
 // Recover runs after a start of the service or of the host. It reads volumes from their tags, and
 // DRBD devices, maps and caches from the kernel. It does not disturb I/O, and finishes or undoes
 // what a killed verb has left. It fails only if the volume group or device-mapper cannot be read;
-// then call it again. Volumes that cannot be recovered are logged and reported by Status and Node.
+// then call it again. Volumes that cannot be recovered are logged and reported by Status and Node, and Watch
+// tries them again.
 func (e *Engine) Recover(ctx context.Context) error {
 	if err := e.Kernel.Load(ctx); err != nil {
 		e.log.Error("kernel modules are missing", "error", err)
@@ -60,13 +62,7 @@ func (e *Engine) Recover(ctx context.Context) error {
 		e.Volumes.SetUnsure(v.Name(), len(lv.Twice) > 0) // Watch removes the old ones
 		recovering.Go(func() error {
 			dev, connected := devices[v.Name()]
-			err := e.noteLostDisk(lv)
-			if err == nil {
-				err = e.recoverVolume(ctx, v, lv.Active, dev, connected)
-			}
-			if err != nil {
-				e.fault(lv.Name, err)
-			}
+			e.fault(lv.Name, e.recoverVolume(ctx, v, lv, dev, connected))
 			return nil // the others are recovered all the same
 		})
 	}
@@ -114,19 +110,35 @@ func (e *Engine) noteLostDisk(lv lvm.Volume) error {
 	return e.FailedDisks.Set(lv.Name, faileddisk.Failed)
 }
 
+// fault remembers why a volume could not be recovered, for Status and Node. Without an error it was, and is no fault any more.
 func (e *Engine) fault(name string, err error) {
+	if err == nil {
+		e.faults.Delete(name)
+		return
+	}
+	if before, known := e.faults.Swap(name, err); known && fmt.Sprint(before) == err.Error() {
+		return
+	}
 	e.log.Error("a volume could not be recovered", "name", name, "error", err)
-	e.faults.Store(name, err)
 }
 
-func (e *Engine) recoverVolume(ctx context.Context, v volume.Volume, active bool, dev cache.State, connected bool) error {
-	release, err := e.Lock(v.VolumeRef, "recover")
+// recoverVolume recovers one volume at the start.
+func (e *Engine) recoverVolume(ctx context.Context, v volume.Volume, lv lvm.Volume, dev cache.State, connected bool) error {
+	release, err := e.Lock(v.VolumeRef, host.WorkRecover)
 	if err != nil {
 		return err
 	}
 	defer release()
 	ctx, cancel := context.WithTimeout(ctx, host.ChangeTimeout)
 	defer cancel()
+	return e.recoverLocked(ctx, v, lv, dev, connected)
+}
+
+// recoverLocked recovers a volume that the caller has locked.
+func (e *Engine) recoverLocked(ctx context.Context, v volume.Volume, lv lvm.Volume, dev cache.State, connected bool) error {
+	if err := e.noteLostDisk(lv); err != nil {
+		return err
+	}
 	crashpoint.Reach("start/begin")
 	if v.Laid() {
 		if err := e.noteLostSecret(v); err != nil {
@@ -156,13 +168,14 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume.Volume, active bool
 		return nil // PUT finishes creating it, DELETE removes it
 	}
 	_ = e.Holds.Drop(v.Name())
-	if !active {
+	if !lv.Active {
 		if err := e.Store.Activate(ctx, v.Name()); err != nil {
 			return err
 		}
 	}
 	crashpoint.Reach("start/activated")
-	if v, err = e.takeOwnAddress(ctx, v); err != nil {
+	v, err := e.takeOwnAddress(ctx, v)
+	if err != nil {
 		return err
 	}
 	if v.Phase == volume.Abandoning {

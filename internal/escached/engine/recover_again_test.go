@@ -41,7 +41,7 @@ func inUse(t *testing.T) *world {
 // concurrent use.
 func afterTheStart(t *testing.T, e *Engine) {
 	t.Helper()
-	for _, watch := range []func(ctx context.Context){e.watcher.Alone, e.watcher.Booted, e.watcher.Leftovers} {
+	for _, watch := range []func(ctx context.Context){e.recoverAgain, e.watcher.Alone, e.watcher.Booted, e.watcher.Leftovers} {
 		watchFor(t, 5*time.Minute, watch)
 	}
 	_ = e.space.Refresh(t.Context()) // it keeps the error
@@ -144,4 +144,52 @@ func TestAReplicaThatLVMActivatesLateComesUp(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestAFaultStaysAsLongAsItsCause: the host must not look healthy by then.
+func TestAFaultStaysAsLongAsItsCause(t *testing.T) {
+	name := volume.NameOf(ref)
+	for what, host := range map[string]func(t *testing.T) *world{
+		"LVM does not activate it": func(t *testing.T) *world {
+			t.Helper()
+			w := inactive(t)
+			w.notActivated = name
+			return w
+		},
+		"its tags cannot be read": func(t *testing.T) *world {
+			t.Helper()
+			w := inactive(t)
+			lv := w.lvs[name]
+			lv.Tags = map[string]string{"v": "99", "pool": "rbd", "image": "v1"}
+			w.lvs[name] = lv
+			return w
+		},
+		"its I/O is frozen": func(t *testing.T) *world {
+			t.Helper()
+			w := inUse(t)
+			if err := w.caches.Hold(t.Context(), name, false); err != nil {
+				t.Fatal(err)
+			}
+			w.freeze(name)
+			w.failAt = len(w.steps) + 1
+			return w
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := host(t)
+				e := w.engine()
+				if err := e.Recover(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				w.failAt = 0
+				replica, steps := w.minors[100], len(w.steps)
+				watchFor(t, 5*time.Minute, e.recoverAgain)
+				_ = e.space.Refresh(t.Context())
+				if n, _ := e.Node(t.Context()); n.Healthy || w.minors[100] != replica || replica.Suspended && len(w.steps) != steps {
+					t.Errorf("%q: %+v, steps %q", n.Reasons, w.minors[100], w.steps)
+				}
+			})
+		})
+	}
 }
