@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
@@ -42,7 +43,7 @@ func TestADiskThatWasLostWhileTheHostWasOffIsAFailedDisk(t *testing.T) {
 		}
 		s := status.Volumes[0]
 		told := s.DiskState.Lost() && s.State == escache.StateError && s.Error.Code == escache.CodeCacheError
-		if told != c.fails || (e.FailedDisks.Get(name) != faileddisk.Sound) != c.fails {
+		if told != c.fails || e.FailedDisks.Get(name) != faileddisk.Sound {
 			t.Errorf("%s: %+v, error %+v, mark %q", what, s, s.Error, e.FailedDisks.Get(name))
 		}
 		n, _ := e.Node(t.Context())
@@ -78,6 +79,10 @@ func TestACopyWhoseDiskLVMFindsLateIsKept(t *testing.T) {
 				}
 				if s := statusOf(e, t); !s.DiskState.Lost() {
 					t.Fatalf("status %+v", s)
+				}
+				steps := len(w.steps)
+				if watchFor(t, time.Minute, e.recoverAgain); len(w.steps) != steps {
+					t.Errorf("it is tried without the disk: %q", w.steps[steps:])
 				}
 				w.lvs[name], w.notActivated = back, ""
 				e = again(t, w, e)

@@ -100,14 +100,33 @@ func (e *Engine) activate(ctx context.Context, lvs []lvm.Volume) {
 	}
 }
 
-// noteLostDisk marks a replica whose disk was lost while the host was off, so that no handler of DRBD could do it.
-// The copy on that disk has missed what the peer has written since. If the disk comes back it must not count as
-// current before the arbiter has been asked.
-func (e *Engine) noteLostDisk(lv lvm.Volume) error {
-	if !lv.Partial || lv.Active || e.FailedDisks.Get(lv.Name) != faileddisk.Sound {
+// errDiskMissing means that LVM does not find a disk of a replica. It was lost while the host was off: DRBD has reported
+// nothing. That is no mark of [faileddisk.Marks], which would have the copy wiped when the disk is back. What the peer has
+// written since this host was off is on record, so the copy then counts as that of any host that was booted.
+var errDiskMissing = errors.New("LVM does not find its disk")
+
+// activateOne makes the block device of a replica, if it has none.
+func (e *Engine) activateOne(ctx context.Context, lv lvm.Volume) error {
+	if lv.Active {
 		return nil
 	}
-	return e.FailedDisks.Set(lv.Name, faileddisk.Failed)
+	err := e.Store.Activate(ctx, lv.Name)
+	if err != nil && lv.Partial {
+		return fmt.Errorf("%w: %w", errDiskMissing, err)
+	}
+	return err
+}
+
+// diskMissing reports whether LVM did not find the disk of a replica when that was recovered.
+func (e *Engine) diskMissing(name string) bool {
+	fault, _ := e.faults.Load(name)
+	err, _ := fault.(error)
+	return errors.Is(err, errDiskMissing)
+}
+
+// diskFailed reports whether the disk of a replica has failed, or is missing.
+func (e *Engine) diskFailed(name string) bool {
+	return e.diskMissing(name) || e.FailedDisks.Get(name) != faileddisk.Sound
 }
 
 // fault remembers why a volume could not be recovered, for Status and Node. Without an error it was, and is no fault any more.
@@ -136,9 +155,6 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume.Volume, lv lvm.Volu
 
 // recoverLocked recovers a volume that the caller has locked.
 func (e *Engine) recoverLocked(ctx context.Context, v volume.Volume, lv lvm.Volume, dev cache.State, connected bool) error {
-	if err := e.noteLostDisk(lv); err != nil {
-		return err
-	}
 	crashpoint.Reach("start/begin")
 	if v.Laid() {
 		if err := e.noteLostSecret(v); err != nil {
@@ -168,10 +184,8 @@ func (e *Engine) recoverLocked(ctx context.Context, v volume.Volume, lv lvm.Volu
 		return nil // PUT finishes creating it, DELETE removes it
 	}
 	_ = e.Holds.Drop(v.Name())
-	if !lv.Active {
-		if err := e.Store.Activate(ctx, v.Name()); err != nil {
-			return err
-		}
+	if err := e.activateOne(ctx, lv); err != nil {
+		return err
 	}
 	crashpoint.Reach("start/activated")
 	v, err := e.takeOwnAddress(ctx, v)

@@ -36,9 +36,11 @@ func (e *Engine) recoverAgain(ctx context.Context) {
 		var recovering errgroup.Group
 		recovering.SetLimit(e.recoverAtOnce)
 		for _, v := range faulty {
-			if i := slices.IndexFunc(lvs, func(lv lvm.Volume) bool { return lv.Name == v.Name() }); i >= 0 {
-				recovering.Go(func() error { e.recoverOnceMore(ctx, v, lvs[i]); return nil })
+			i := slices.IndexFunc(lvs, func(lv lvm.Volume) bool { return lv.Name == v.Name() })
+			if i < 0 || lvs[i].Partial && e.diskMissing(v.Name()) {
+				continue // its disk is still away
 			}
+			recovering.Go(func() error { e.recoverOnceMore(ctx, v, lvs[i]); return nil })
 		}
 		_ = recovering.Wait()
 	}
