@@ -69,8 +69,10 @@ func (e *Engine) noteLostSecret(v volume.Volume) error {
 	if err != nil || !lost {
 		return err
 	}
+	if _, known := e.lost.LoadOrStore(v.Name(), true); known {
+		return nil
+	}
 	e.log.Error("the secret of a replica's link is lost; the replica has no peer until csi-controller gives the secret again, "+
 		"which it does when the volume is attached the next time", "pool", v.Pool, "image", v.Image, "peer", v.Peer.Name)
-	e.lost.Store(v.Name(), true)
 	return nil
 }

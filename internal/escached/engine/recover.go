@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -21,7 +22,8 @@ import (
 // Recover runs after a start of the service or of the host. It reads volumes from their tags, and
 // DRBD devices, maps and caches from the kernel. It does not disturb I/O, and finishes or undoes
 // what a killed verb has left. It fails only if the volume group or device-mapper cannot be read;
-// then call it again. Volumes that cannot be recovered are logged and reported by Status and Node.
+// then call it again. Volumes that cannot be recovered are logged and reported by Status and Node, and Watch
+// tries them again.
 func (e *Engine) Recover(ctx context.Context) error {
 	if err := e.Kernel.Load(ctx); err != nil {
 		e.log.Error("kernel modules are missing", "error", err)
@@ -60,13 +62,7 @@ func (e *Engine) Recover(ctx context.Context) error {
 		e.Volumes.SetUnsure(v.Name(), len(lv.Twice) > 0) // Watch removes the old ones
 		recovering.Go(func() error {
 			dev, connected := devices[v.Name()]
-			err := e.noteLostDisk(lv)
-			if err == nil {
-				err = e.recoverVolume(ctx, v, lv.Active, dev, connected)
-			}
-			if err != nil {
-				e.fault(lv.Name, err)
-			}
+			e.fault(lv.Name, e.recoverVolume(ctx, v, lv, dev, connected))
 			return nil // the others are recovered all the same
 		})
 	}
@@ -104,27 +100,59 @@ func (e *Engine) activate(ctx context.Context, lvs []lvm.Volume) {
 	}
 }
 
-// noteLostDisk marks a replica whose disk was lost while the host was off, so that no handler of DRBD could do it.
-// The copy on that disk has missed what the peer has written since. If the disk comes back it must not count as
-// current before the arbiter has been asked.
-func (e *Engine) noteLostDisk(lv lvm.Volume) error {
-	if !lv.Partial || lv.Active || e.FailedDisks.Get(lv.Name) != faileddisk.Sound {
+// errDiskMissing means that LVM does not find a disk of a replica. It was lost while the host was off: DRBD has reported
+// nothing. That is no mark of [faileddisk.Marks], which would have the copy wiped when the disk is back. What the peer has
+// written since this host was off is on record, so the copy then counts as that of any host that was booted.
+var errDiskMissing = errors.New("LVM does not find its disk")
+
+// activateOne makes the block device of a replica, if it has none.
+func (e *Engine) activateOne(ctx context.Context, lv lvm.Volume) error {
+	if lv.Active {
 		return nil
 	}
-	return e.FailedDisks.Set(lv.Name, faileddisk.Failed)
+	err := e.Store.Activate(ctx, lv.Name)
+	if err != nil && lv.Partial {
+		return fmt.Errorf("%w: %w", errDiskMissing, err)
+	}
+	return err
 }
 
+// diskMissing reports whether LVM did not find the disk of a replica when that was recovered.
+func (e *Engine) diskMissing(name string) bool {
+	fault, _ := e.faults.Load(name)
+	err, _ := fault.(error)
+	return errors.Is(err, errDiskMissing)
+}
+
+// diskFailed reports whether the disk of a replica has failed, or is missing.
+func (e *Engine) diskFailed(name string) bool {
+	return e.diskMissing(name) || e.FailedDisks.Get(name) != faileddisk.Sound
+}
+
+// fault remembers why a volume could not be recovered, for Status and Node. Without an error it was, and is no fault any more.
 func (e *Engine) fault(name string, err error) {
+	if err == nil {
+		e.faults.Delete(name)
+		return
+	}
+	if before, known := e.faults.Swap(name, err); known && fmt.Sprint(before) == err.Error() {
+		return
+	}
 	e.log.Error("a volume could not be recovered", "name", name, "error", err)
-	e.faults.Store(name, err)
 }
 
-func (e *Engine) recoverVolume(ctx context.Context, v volume.Volume, active bool, dev cache.State, connected bool) error {
-	ctx, done, err := e.BeginAfterAll(ctx, v.VolumeRef, "recover", host.ChangeTimeout) // a hold may be ending
+// recoverVolume recovers one volume at the start. A hold of it may be ending just then.
+func (e *Engine) recoverVolume(ctx context.Context, v volume.Volume, lv lvm.Volume, dev cache.State, connected bool) error {
+	ctx, done, err := e.BeginAfterAll(ctx, v.VolumeRef, host.WorkRecover, host.ChangeTimeout)
 	if err != nil {
 		return err
 	}
 	defer done()
+	return e.recoverLocked(ctx, v, lv, dev, connected)
+}
+
+// recoverLocked recovers a volume that the caller has locked.
+func (e *Engine) recoverLocked(ctx context.Context, v volume.Volume, lv lvm.Volume, dev cache.State, connected bool) error {
 	crashpoint.Reach("start/begin")
 	if v.Laid() {
 		if err := e.noteLostSecret(v); err != nil {
@@ -154,13 +182,12 @@ func (e *Engine) recoverVolume(ctx context.Context, v volume.Volume, active bool
 		return nil // PUT finishes creating it, DELETE removes it
 	}
 	_ = e.Holds.Drop(v.Name())
-	if !active {
-		if err := e.Store.Activate(ctx, v.Name()); err != nil {
-			return err
-		}
+	if err := e.activateOne(ctx, lv); err != nil {
+		return err
 	}
 	crashpoint.Reach("start/activated")
-	if v, err = e.takeOwnAddress(ctx, v); err != nil {
+	v, err := e.takeOwnAddress(ctx, v)
+	if err != nil {
 		return err
 	}
 	if v.Phase == volume.Abandoning {

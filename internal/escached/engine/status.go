@@ -10,7 +10,6 @@ import (
 	"github.com/escache/escache-csi/internal/command"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/drbd"
-	"github.com/escache/escache-csi/internal/escached/faileddisk"
 	"github.com/escache/escache-csi/internal/escached/krbd"
 	"github.com/escache/escache-csi/internal/escached/permit"
 	"github.com/escache/escache-csi/internal/escached/problem"
@@ -167,7 +166,7 @@ func (e *Engine) read(ctx context.Context, volumes []volume.Volume) ([]volume.Re
 	for i, v := range volumes {
 		r := volume.Reading{Volume: v, MayGoOnAlone: permits[i] != permit.None}
 		r.Replica, r.Up = table.Devices[v.Minor]
-		r.DiskFailed = !r.Up && e.FailedDisks.Get(v.Name()) != faileddisk.Sound
+		r.DiskFailed = !r.Up && e.diskFailed(v.Name())
 		r.Device, r.Connected = devices[v.Name()]
 		out = append(out, r)
 	}

@@ -78,6 +78,9 @@ func (d *worldDRBD) use(step, name string) error {
 	if err := (*world)(d).step("%s", step); err != nil {
 		return err
 	}
+	if !d.lvs[name].Active {
+		return fmt.Errorf("%s: no such file or directory", d.files[name].Disk)
+	}
 	if !d.md[name] {
 		d.t.Errorf("%s without metadata", step)
 	}

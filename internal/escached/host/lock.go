@@ -31,6 +31,7 @@ const (
 	WorkCleanUp      = "clean_up"
 	WorkRevive       = "revive"
 	WorkReconnect    = "connect_again"
+	WorkRecover      = "recover"
 	WorkDrain        = "drain"
 	WorkSettlePermit = "settle_permit"
 	WorkSettleTags   = "settle_tags"
@@ -38,7 +39,8 @@ const (
 
 func isOwnWork(verb string) bool {
 	return slices.Contains([]string{
-		WorkAskArbiter, WorkAskRecord, WorkCleanUp, WorkRevive, WorkReconnect, WorkDrain, WorkSettlePermit, WorkSettleTags,
+		WorkAskArbiter, WorkAskRecord, WorkCleanUp, WorkRevive, WorkReconnect, WorkRecover, WorkDrain, WorkSettlePermit,
+		WorkSettleTags,
 	}, verb)
 }
 

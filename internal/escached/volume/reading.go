@@ -12,8 +12,8 @@ type Reading struct {
 	// Replica is DRBD's state of it. Up is false while DRBD does not run it.
 	Replica drbd.Status
 	Up      bool
-	// DiskFailed means that DRBD does not run the replica since its disk failed. The kernel shows no device that has
-	// neither disk nor link.
+	// DiskFailed means that DRBD does not run the replica since its disk failed, or as LVM has not found the disk at the start.
+	// The kernel shows no device that has neither disk nor link.
 	DiskFailed bool
 	// MayGoOnAlone is whether there was a permit to go on without the peer, right before Replica was read.
 	MayGoOnAlone bool
