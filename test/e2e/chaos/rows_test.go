@@ -175,10 +175,15 @@ func resync(f fault) func(*scene) {
 		s.write()
 		s.resyncing()
 		f.hit(s)
-		s.goesOn()
-		if st := s.v.Status(s, s.n1); slices.ContainsFunc(st.Peers, func(p escache.Peer) bool { return p.DiskState == escache.DiskUpToDate }) {
-			s.Errorf("the resync was not under way any more: the peers are %+v", st.Peers)
+		var peers []escache.Peer
+		s.v.WaitForStatus(s, s.n1, "answers", noticeLimit, func(st escache.VolumeStatus) bool { peers = st.Peers; return true })
+		if slices.ContainsFunc(peers, func(p escache.Peer) bool { return p.DiskState == escache.DiskUpToDate }) {
+			s.Errorf("the resync was not under way any more: the peers are %+v", peers)
 		}
+		if f.what != linkCut.what {
+			s.lab.Heal(s) // on a slow link a write waits until what the resync has sent has arrived
+		}
+		s.goesOn()
 		s.whole()
 		s.finish()
 	}
