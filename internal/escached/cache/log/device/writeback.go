@@ -140,7 +140,8 @@ func (d *Device) WriteBack(ctx context.Context) error {
 	return d.BringUpTo(ctx, last)
 }
 
-// Mark returns the number of the record up to which the log has everything that was written before the call. It does not wait for Retry or
+// Mark returns the number of the record up to which the log has everything that was written before the call, for BringUpTo. Until the
+// origin has that, write-back leaves out nothing because of what is written later. Mark does not wait for Retry or
 // the end of a hold, as Flush does: whoever is to call that may wait for Mark. Then it fails, and so it does when ctx ends. The log gets
 // everything later.
 func (d *Device) Mark(ctx context.Context) (uint64, error) {
@@ -158,7 +159,7 @@ func (d *Device) Mark(ctx context.Context) (uint64, error) {
 		}
 		d.change.Wait()
 	}
-	return d.newest, d.failure
+	return d.log.Mark(), d.failure
 }
 
 // cannotMark returns why what is not in the log yet may not get there soon. The caller holds mu.
@@ -189,7 +190,8 @@ func (d *Device) wake() {
 	d.change.Broadcast()
 }
 
-// BringUpTo returns when the origin has all records up to one that Mark has returned.
+// BringUpTo returns when the origin has each block that was dirty when Mark returned a record: as it was then, or newer. So it gets all
+// records up to that one, and perhaps some later ones.
 func (d *Device) BringUpTo(ctx context.Context, last uint64) error {
 	for more := true; more; {
 		if err := ctx.Err(); err != nil {
@@ -197,7 +199,7 @@ func (d *Device) BringUpTo(ctx context.Context, last uint64) error {
 		}
 		var err error
 		d.back.Lock()
-		more, err = d.step(last)
+		more, err = d.step(d.log.Reach(last))
 		d.back.Unlock()
 		if err != nil {
 			return err

@@ -40,6 +40,7 @@ func Inspect(disk Disk) (*Log, []Loss, error) {
 	l := &Log{
 		disk: disk, volume: super.Volume, ring: super.RingBlocks, maxRanges: maxRangesOf(super.RingBlocks), super: super,
 		head: super.Start, tail: super.Start, gaps: map[uint64]record.Place{}, lost: map[uint64][]int{},
+		stageMost: stageMost,
 	}
 	losses, err := l.replay()
 	if err != nil {

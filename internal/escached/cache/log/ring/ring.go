@@ -51,6 +51,12 @@ type Log struct {
 	// unanswered is true after recovery if the last record is one that nobody has an answer to.
 	unanswered bool
 
+	// stage is what write-back works on since Mark, and another whether Mark was called again meanwhile.
+	stage   *stage
+	another bool
+	// stageMost is how much memory its index may take, in bytes.
+	stageMost int
+
 	// interval is the length of the records after the last one that ends an interval, in blocks. That one is ended.
 	interval, ended uint64
 
