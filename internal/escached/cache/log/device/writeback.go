@@ -326,9 +326,10 @@ func (d *Device) noteThrough() {
 }
 
 // settled reports whether the origin has everything that was acknowledged, because the device writes through. That holds too if the host
-// loses its power now. The caller holds mu.
+// loses its power now. The log must have been empty since. It is not enough that the tail is past what was acknowledged: a part of that may
+// have been left out for a record which is just coming. The caller holds mu.
 func (d *Device) settled(log ring.State) bool {
-	return d.through && d.stable >= d.owed && log.Noted > d.owedIn
+	return d.through && d.stable >= d.owed && log.Emptied > d.owedIn
 }
 
 // StrictOrder says whether write-back keeps the order of intervals. If so, the origin gets what was written in one of them as a whole, and

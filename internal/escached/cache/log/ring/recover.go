@@ -114,7 +114,9 @@ func (l *Log) begin(next record.Superblock) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.super, l.noted = next, next.Start
+	if l.super, l.noted = next, next.Start; l.noted.Sequence == l.head.Sequence {
+		l.emptied = l.head.Sequence
+	}
 	return nil
 }
 

@@ -42,9 +42,11 @@ type Log struct {
 	head  record.Place // of the next record
 	tail  record.Place // of the oldest record that the origin may lack
 	noted record.Place // the tail that recovery would find
-	index index.Index
-	gaps  map[uint64]record.Place // after a record that is lost: where the log goes on
-	lost  map[uint64][]int        // of a record that is damaged: the extents whose data is lost
+	// emptied is the number of the next record when recovery would have found nothing last.
+	emptied uint64
+	index   index.Index
+	gaps    map[uint64]record.Place // after a record that is lost: where the log goes on
+	lost    map[uint64][]int        // of a record that is damaged: the extents whose data is lost
 
 	counted Counters
 
@@ -229,6 +231,9 @@ type State struct {
 	Ranges uint64
 	// Tail is the oldest record that the origin may lack, and Noted the one that recovery would take for that.
 	Tail, Noted uint64
+	// Emptied is the first record that may have been written since the origin had everything, and recovery would have found nothing. It
+	// is 0 if that was never so.
+	Emptied uint64
 	// IndexBytes is the memory of the index.
 	IndexBytes int64
 	// Sequence is the newest record.
@@ -250,7 +255,7 @@ func (l *Log) State() State {
 	return State{
 		Free: min(l.ring-live, l.ring*(l.maxRanges-min(ranges, l.maxRanges))/l.maxRanges), Ranges: ranges,
 		Dirty: l.index.Dirty(), Used: l.head.Block - l.super.Start.Block, Ring: l.ring,
-		Live: live, Tail: l.tail.Sequence, Noted: l.noted.Sequence, IndexBytes: int64(l.index.Bytes()),
+		Live: live, Tail: l.tail.Sequence, Noted: l.noted.Sequence, Emptied: l.emptied, IndexBytes: int64(l.index.Bytes()),
 		Sequence: l.head.Sequence - 1, Generation: l.super.Generation, Counters: l.counted,
 	}
 }
