@@ -69,6 +69,7 @@ func OpenWith(disk Disk, memory record.Memory) (*Log, []Loss, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	l.endInterval() // whoever reads now may go by what there is
 	if err := l.eraseUnfinished(); err != nil {
 		return nil, nil, err
 	}

@@ -121,6 +121,8 @@ func (l *Log) Append(b *Batch) (uint64, error) {
 	// One that is too long already ends here, in spite of too many ranges: write-back in order could not begin before.
 	h.EndsInterval = b.ends || l.interval+uint64(b.used) > l.ring/4 || crowded
 	h.Unanswered = b.unanswered && l.tail.Sequence == at.Sequence
+	ended := l.ended
+	h.StartsInterval = ended+1 == at.Sequence
 	l.mu.Unlock()
 	if full {
 		return 0, ErrFull
@@ -141,12 +143,28 @@ func (l *Log) Append(b *Batch) (uint64, error) {
 	if h.Tail.Sequence > l.noted.Sequence { // NoteTail may have come in between
 		l.noted = h.Tail
 	}
-	l.count(h)
+	during := l.ended != ended
+	if l.count(h); during { // the record does not say so, and has nothing that was written since
+		l.endInterval()
+	}
 	return at.Sequence, nil
 }
 
+// EndInterval says that the volume is one that its user asked to be stable: nothing that is written from now on is to reach the origin
+// together with what is in the log, or on its way there. The next record says so on the disk, and so does a new process.
+func (l *Log) EndInterval() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.endInterval()
+}
+
+func (l *Log) endInterval() { l.interval, l.ended = 0, l.head.Sequence-1 }
+
 // count adds a record to the interval, or ends it.
 func (l *Log) count(h record.Header) {
+	if h.StartsInterval {
+		l.interval, l.ended = 0, h.Place.Sequence-1
+	}
 	if l.interval += uint64(h.Blocks()); h.EndsInterval {
 		l.interval, l.ended = 0, h.Place.Sequence
 	}

@@ -158,10 +158,10 @@ func (l *Log) Interval(last uint64) (Work, error) {
 // intervalEnd is the number of the record at which the oldest interval ends, or 0.
 func (l *Log) intervalEnd(last uint64) (uint64, error) {
 	l.mu.Lock()
-	at, head := l.tail, l.head
+	at, head, ended := l.tail, l.head, l.ended
 	l.mu.Unlock()
 	buffer := AlignedBytes(record.BlockBytes)
-	for at.Sequence < head.Sequence && at.Sequence <= last {
+	for begun := false; at.Sequence < head.Sequence && at.Sequence <= last; {
 		if place, lost := l.gaps[at.Sequence]; lost {
 			at = place
 			continue
@@ -170,10 +170,13 @@ func (l *Log) intervalEnd(last uint64) (uint64, error) {
 		if err != nil {
 			return 0, err
 		}
-		if h.EndsInterval || at.Sequence == last {
+		if begun && h.StartsInterval {
+			return at.Sequence - 1, nil
+		}
+		if h.EndsInterval || at.Sequence == last || at.Sequence == ended {
 			return at.Sequence, nil
 		}
-		at = after(h)
+		at, begun = after(h), true
 	}
 	return 0, nil
 }
