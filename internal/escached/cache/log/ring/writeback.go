@@ -46,6 +46,7 @@ func (w Work) Empty() bool { return len(w.headers) == 0 }
 // came later: a block that is written again and again would never reach the origin.
 type stage struct {
 	first, last uint64
+	end         uint64 // the block after the last record
 	// then is the index as it was after the last record. It is nil if it would be too large.
 	then *index.Index
 }
@@ -69,7 +70,7 @@ func (l *Log) beginStage() {
 	if l.another = false; l.tail.Sequence == l.head.Sequence {
 		return
 	}
-	l.stage = &stage{first: l.tail.Sequence, last: l.head.Sequence - 1}
+	l.stage = &stage{first: l.tail.Sequence, last: l.head.Sequence - 1, end: l.head.Block}
 	if l.index.Bytes() <= l.stageMost {
 		l.stage.then = l.index.Clone()
 	}
@@ -102,7 +103,8 @@ func (w *Work) add(pieces []Piece) (blocks uint64) {
 
 // Oldest returns the oldest records, up to `blocks` blocks of data, the record `last`, the end of the stage, or as many records as are
 // read at once, whatever comes first. It always returns one record if there is one. What a later record has replaced is left out, whether
-// that one is in the work or not. In a stage only its own records count, and if its index would be too large, only those of the work.
+// that one is in the work or not. In a stage only its own records count. If its index would be too large, some blocks come more than once:
+// those that the stage has several times, and that a record after it has, too.
 func (l *Log) Oldest(blocks, last uint64) (Work, error) {
 	for {
 		s := l.now()
@@ -122,9 +124,32 @@ func (l *Log) oldest(s *stage, blocks, last uint64) (Work, error) {
 			return w.add(l.current(&l.index, h))
 		})
 	case s.then == nil:
-		return l.upTo(blocks, heldMost, min(last, s.last))
+		w, err := l.upTo(blocks, heldMost, min(last, s.last))
+		w.Pieces = l.withoutLater(w.Pieces, s)
+		return w, err
 	}
 	return l.collect(blocks, heldMost, min(last, s.last), func(w *Work, h record.Header) uint64 { return w.add(l.current(s.then, h)) })
+}
+
+// withoutLater leaves out what a later record of a stage has, and none after it. That is all that the index knows.
+func (l *Log) withoutLater(pieces []Piece, s *stage) (rest []Piece) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	from := l.tail.Block
+	for _, p := range pieces {
+		if p.Kind != record.Data {
+			rest = append(rest, p)
+			continue
+		}
+		for r := range l.index.Runs(p.Start, uint32(p.Blocks)) {
+			place := p.place + uint32(r.Start-p.Start)
+			if r.Found == index.InLog && r.Place != place && (uint64(r.Place)+l.ring-from%l.ring)%l.ring < s.end-from {
+				continue
+			}
+			rest = append(rest, Piece{Start: r.Start, Blocks: uint64(r.Blocks), Kind: p.Kind, place: place})
+		}
+	}
+	return rest
 }
 
 // UpTo returns all records up to `last`. With them the origin becomes what the volume was after that record: later ones
