@@ -182,6 +182,7 @@ func (d *Device) flush() error {
 		}
 		d.commit()
 	}
+	d.log.EndInterval() // the newest record may say nothing of that: somebody else has written it before
 	return d.failure
 }
 

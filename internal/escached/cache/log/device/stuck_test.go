@@ -174,10 +174,17 @@ func TestWriteBackWithoutWritersBringsWhatIsInTheMemory(t *testing.T) {
 }
 
 // TestWriteBackSucceedsOnlyIfTheImageHasWhatWasAnswered has writers who wait for room, for the image and for Retry, while modes change and
-// the image refuses writes for moments. Without strict order, the image lacks what was written again meanwhile.
+// the image refuses writes for moments.
 func TestWriteBackSucceedsOnlyIfTheImageHasWhatWasAnswered(t *testing.T) {
+	for name, strict := range map[string]bool{"merged": false, "strict": true} {
+		t.Run(name, func(t *testing.T) { writeBackSucceedsOnlyIfTheImageHasWhatWasAnswered(t, strict) })
+	}
+}
+
+func writeBackSucceedsOnlyIfTheImageHasWhatWasAnswered(t *testing.T, strict bool) {
+	t.Helper()
 	d, _, origin := start(t)
-	d.StrictOrder(true)
+	d.StrictOrder(strict)
 	var (
 		stop     atomic.Bool
 		others   sync.WaitGroup

@@ -179,6 +179,13 @@ func TestNothingAnsweredIsSaidToBeClean(t *testing.T) {
 		answered numbers
 	)
 	answered.write(t, d, &stop, &writers)
+	writers.Go(func() { // as the process does
+		for !stop.Load() {
+			if err := d.WriteBack(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
 	clean, through := 0, false
 	for begun := time.Now(); time.Since(begun) < 2*time.Second; {
 		through = !through

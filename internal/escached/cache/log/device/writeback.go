@@ -140,7 +140,8 @@ func (d *Device) WriteBack(ctx context.Context) error {
 	return d.BringUpTo(ctx, last)
 }
 
-// Mark returns the number of the record up to which the log has everything that was written before the call. It does not wait for Retry or
+// Mark returns the number of the record up to which the log has everything that was written before the call, for BringUpTo. Until the
+// origin has that, write-back leaves out nothing because of what is written later. Mark does not wait for Retry or
 // the end of a hold, as Flush does: whoever is to call that may wait for Mark. Then it fails, and so it does when ctx ends. The log gets
 // everything later.
 func (d *Device) Mark(ctx context.Context) (uint64, error) {
@@ -158,7 +159,7 @@ func (d *Device) Mark(ctx context.Context) (uint64, error) {
 		}
 		d.change.Wait()
 	}
-	return d.newest, d.failure
+	return d.log.Mark(), d.failure
 }
 
 // cannotMark returns why what is not in the log yet may not get there soon. The caller holds mu.
@@ -189,7 +190,8 @@ func (d *Device) wake() {
 	d.change.Broadcast()
 }
 
-// BringUpTo returns when the origin has all records up to one that Mark has returned.
+// BringUpTo returns when the origin has each block that was dirty when Mark returned a record: as it was then, or newer. So it gets all
+// records up to that one, and perhaps some later ones.
 func (d *Device) BringUpTo(ctx context.Context, last uint64) error {
 	for more := true; more; {
 		if err := ctx.Err(); err != nil {
@@ -197,7 +199,7 @@ func (d *Device) BringUpTo(ctx context.Context, last uint64) error {
 		}
 		var err error
 		d.back.Lock()
-		more, err = d.step(last)
+		more, err = d.step(d.log.Reach(last))
 		d.back.Unlock()
 		if err != nil {
 			return err
@@ -324,15 +326,16 @@ func (d *Device) noteThrough() {
 }
 
 // settled reports whether the origin has everything that was acknowledged, because the device writes through. That holds too if the host
-// loses its power now. The caller holds mu.
+// loses its power now. The log must have been empty since. It is not enough that the tail is past what was acknowledged: a part of that may
+// have been left out for a record which is just coming. The caller holds mu.
 func (d *Device) settled(log ring.State) bool {
-	return d.through && d.stable >= d.owed && log.Noted > d.owedIn
+	return d.through && d.stable >= d.owed && log.Emptied > d.owedIn
 }
 
 // StrictOrder says whether write-back keeps the order of intervals. If so, the origin gets what was written in one of them as a whole, and
-// nothing later before. An interval ends with a flush, of a user or of write-back itself, and after a quarter of the log: so between two
-// steps the origin is what the volume was at some moment, without anything later. In a step it is what a disk may be that loses its power
-// between two flushes. This holds from the moment at which the origin has what was dirty when it was switched on.
+// nothing later before. An interval ends with a flush, of a user or of write-back itself, after a quarter of the log, and where a
+// process has found the log to end: so between two steps the origin is what the volume was at some moment, without anything later. In a
+// step it is what a disk may be that loses its power between two flushes. This holds from the moment at which the origin has what was dirty when it was switched on.
 func (d *Device) StrictOrder(on bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -3,7 +3,10 @@
 // that are clean.
 package index
 
-import "iter"
+import (
+	"iter"
+	"slices"
+)
 
 // Blocks is the number of blocks that an index can address: 16 TiB.
 const Blocks = 1<<32 - 1
@@ -36,6 +39,15 @@ func (x *Index) Dirty() uint64 { return x.dirty + x.zeros.blocks }
 
 // Ranges is the number of ranges of zeros. A trim or a write adds two at most: its own, and one if it splits another.
 func (x *Index) Ranges() int { return x.zeros.count() }
+
+// Clone returns an index that is the same, and stays so. It takes as much memory again.
+func (x *Index) Clone() *Index {
+	c := &Index{zeros: x.zeros.clone(), dirty: x.dirty}
+	for i, t := range x.tables {
+		c.tables[i] = table{slots: slices.Clone(t.slots), used: t.used}
+	}
+	return c
+}
 
 // Get looks one block up. The place is that of its data, or of the record that zeroed it.
 func (x *Index) Get(block uint64) (Found, uint32) {

@@ -29,6 +29,14 @@ func (z *zeros) count() int {
 	return z.ranges.Len()
 }
 
+func (z *zeros) clone() zeros {
+	c := zeros{blocks: z.blocks}
+	if z.ranges != nil {
+		c.ranges = z.ranges.Clone()
+	}
+	return c
+}
+
 // first is the first range that has blocks of a range, if there is one.
 func (z *zeros) first(start, end uint64) (first zeroRange, ok bool) {
 	if start >= end || z.count() == 0 {

@@ -29,8 +29,9 @@ const (
 	extentBytes = 16
 
 	// Flags.
-	endsInterval = 1
-	unanswered   = 2
+	endsInterval   = 1
+	unanswered     = 2
+	startsInterval = 4 // an earlier version does not look at it
 )
 
 var (
@@ -94,6 +95,8 @@ type Header struct {
 	Tail Place
 	// EndsInterval says that the volume after this record is one that its user asked to be stable.
 	EndsInterval bool
+	// StartsInterval says the same of the volume before this record: the one before was on its way already when its user asked.
+	StartsInterval bool
 	// Unanswered says that nobody has an answer to what is in the record before the origin has it, and that the
 	// origin has all records before it. If it is the last one, it is as if it had never been complete.
 	Unanswered bool
@@ -155,6 +158,9 @@ func (h Header) flags() (flags uint32) {
 	if h.Unanswered {
 		flags |= unanswered
 	}
+	if h.StartsInterval {
+		flags |= startsInterval
+	}
 	return flags
 }
 
@@ -179,6 +185,7 @@ func DecodeHeader(b []byte, volume Volume) (Header, error) {
 	h.Tail = Place{binary.LittleEndian.Uint64(b[56:]), binary.LittleEndian.Uint64(b[64:])}
 	flags := binary.LittleEndian.Uint32(b[flagsAt:])
 	h.EndsInterval, h.Unanswered = flags&endsInterval != 0, flags&unanswered != 0
+	h.StartsInterval = flags&startsInterval != 0
 	for i := range int(count) {
 		at := b[extentsAt+i*extentBytes:]
 		word := binary.LittleEndian.Uint64(at)

@@ -38,11 +38,12 @@ func TestAHeaderComesBack(t *testing.T) {
 }
 
 func TestEachFlagIsItsOwn(t *testing.T) {
-	for flags := range 4 {
+	for flags := range 8 {
 		h := sample
 		h.EndsInterval, h.Unanswered = flags&1 != 0, flags&2 != 0
+		h.StartsInterval = flags&4 != 0
 		got, err := DecodeHeader(whole(t, h), h.Volume)
-		if err != nil || got.EndsInterval != h.EndsInterval || got.Unanswered != h.Unanswered {
+		if err != nil || got.EndsInterval != h.EndsInterval || got.Unanswered != h.Unanswered || got.StartsInterval != h.StartsInterval {
 			t.Errorf("flags %b: got %+v, %v", flags, got, err)
 		}
 	}

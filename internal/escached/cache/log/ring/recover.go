@@ -40,6 +40,7 @@ func Inspect(disk Disk) (*Log, []Loss, error) {
 	l := &Log{
 		disk: disk, volume: super.Volume, ring: super.RingBlocks, maxRanges: maxRangesOf(super.RingBlocks), super: super,
 		head: super.Start, tail: super.Start, gaps: map[uint64]record.Place{}, lost: map[uint64][]int{},
+		stageMost: stageMost,
 	}
 	losses, err := l.replay()
 	if err != nil {
@@ -68,6 +69,7 @@ func OpenWith(disk Disk, memory record.Memory) (*Log, []Loss, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	l.endInterval() // whoever reads now may go by what there is
 	if err := l.eraseUnfinished(); err != nil {
 		return nil, nil, err
 	}
@@ -113,7 +115,9 @@ func (l *Log) begin(next record.Superblock) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.super, l.noted = next, next.Start
+	if l.super, l.noted = next, next.Start; l.noted.Sequence == l.head.Sequence {
+		l.emptied = l.head.Sequence
+	}
 	return nil
 }
 

@@ -42,14 +42,22 @@ type Log struct {
 	head  record.Place // of the next record
 	tail  record.Place // of the oldest record that the origin may lack
 	noted record.Place // the tail that recovery would find
-	index index.Index
-	gaps  map[uint64]record.Place // after a record that is lost: where the log goes on
-	lost  map[uint64][]int        // of a record that is damaged: the extents whose data is lost
+	// emptied is the number of the next record when recovery would have found nothing last.
+	emptied uint64
+	index   index.Index
+	gaps    map[uint64]record.Place // after a record that is lost: where the log goes on
+	lost    map[uint64][]int        // of a record that is damaged: the extents whose data is lost
 
 	counted Counters
 
 	// unanswered is true after recovery if the last record is one that nobody has an answer to.
 	unanswered bool
+
+	// stage is what write-back works on since Mark, and another whether Mark was called again meanwhile.
+	stage   *stage
+	another bool
+	// stageMost is how much memory its index may take, in bytes.
+	stageMost int
 
 	// interval is the length of the records after the last one that ends an interval, in blocks. That one is ended.
 	interval, ended uint64
@@ -113,6 +121,8 @@ func (l *Log) Append(b *Batch) (uint64, error) {
 	// One that is too long already ends here, in spite of too many ranges: write-back in order could not begin before.
 	h.EndsInterval = b.ends || l.interval+uint64(b.used) > l.ring/4 || crowded
 	h.Unanswered = b.unanswered && l.tail.Sequence == at.Sequence
+	ended := l.ended
+	h.StartsInterval = ended+1 == at.Sequence
 	l.mu.Unlock()
 	if full {
 		return 0, ErrFull
@@ -133,12 +143,28 @@ func (l *Log) Append(b *Batch) (uint64, error) {
 	if h.Tail.Sequence > l.noted.Sequence { // NoteTail may have come in between
 		l.noted = h.Tail
 	}
-	l.count(h)
+	during := l.ended != ended
+	if l.count(h); during { // the record does not say so, and has nothing that was written since
+		l.endInterval()
+	}
 	return at.Sequence, nil
 }
 
+// EndInterval says that the volume is one that its user asked to be stable: nothing that is written from now on is to reach the origin
+// together with what is in the log, or on its way there. The next record says so on the disk, and so does a new process.
+func (l *Log) EndInterval() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.endInterval()
+}
+
+func (l *Log) endInterval() { l.interval, l.ended = 0, l.head.Sequence-1 }
+
 // count adds a record to the interval, or ends it.
 func (l *Log) count(h record.Header) {
+	if h.StartsInterval {
+		l.interval, l.ended = 0, h.Place.Sequence-1
+	}
 	if l.interval += uint64(h.Blocks()); h.EndsInterval {
 		l.interval, l.ended = 0, h.Place.Sequence
 	}
@@ -223,6 +249,9 @@ type State struct {
 	Ranges uint64
 	// Tail is the oldest record that the origin may lack, and Noted the one that recovery would take for that.
 	Tail, Noted uint64
+	// Emptied is the first record that may have been written since the origin had everything, and recovery would have found nothing. It
+	// is 0 if that was never so.
+	Emptied uint64
 	// IndexBytes is the memory of the index.
 	IndexBytes int64
 	// Sequence is the newest record.
@@ -244,7 +273,7 @@ func (l *Log) State() State {
 	return State{
 		Free: min(l.ring-live, l.ring*(l.maxRanges-min(ranges, l.maxRanges))/l.maxRanges), Ranges: ranges,
 		Dirty: l.index.Dirty(), Used: l.head.Block - l.super.Start.Block, Ring: l.ring,
-		Live: live, Tail: l.tail.Sequence, Noted: l.noted.Sequence, IndexBytes: int64(l.index.Bytes()),
+		Live: live, Tail: l.tail.Sequence, Noted: l.noted.Sequence, Emptied: l.emptied, IndexBytes: int64(l.index.Bytes()),
 		Sequence: l.head.Sequence - 1, Generation: l.super.Generation, Counters: l.counted,
 	}
 }

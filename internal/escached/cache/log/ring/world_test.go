@@ -77,8 +77,10 @@ func (w *world) read(l *Log) ([]byte, error) {
 }
 
 // writeBack brings the oldest records to the origin. The power may be lost after any piece of it.
-func (w *world) writeBack(blocks uint64) error {
-	work, err := w.log.Oldest(blocks, 1<<62)
+func (w *world) writeBack(blocks uint64) error { return w.writeBackUpTo(blocks, 1<<62) }
+
+func (w *world) writeBackUpTo(blocks, last uint64) error {
+	work, err := w.log.Oldest(blocks, last)
 	if err != nil || work.Empty() {
 		return err
 	}

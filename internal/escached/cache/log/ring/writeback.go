@@ -24,6 +24,10 @@ const (
 	// it counts. It is in extents, and a record takes as much memory as heldRecord of them.
 	heldMost   = 1 << 16
 	heldRecord = 8
+
+	// stageMost bounds the memory of a stage's index, in bytes: resident.Bound has room for one full index, and not for two. So much is
+	// enough for 13 GiB that are dirty.
+	stageMost = 32 << 20
 )
 
 // Work is what write-back has to bring to the origin before the tail can move.
@@ -38,27 +42,129 @@ type Work struct {
 // Empty reports whether the log has nothing that the origin lacks.
 func (w Work) Empty() bool { return len(w.headers) == 0 }
 
-// Oldest returns the oldest records, up to `blocks` blocks of data, the record `last`, or as many records as are read at once, whatever
-// comes first. It always returns one record if there is one. What a later record has replaced is left out, whether that one is in the work
-// or not.
+// stage is the oldest part of the log, from one record to another. As long as there is one, Oldest leaves nothing out because of what
+// came later: a block that is written again and again would never reach the origin.
+type stage struct {
+	first, last uint64
+	end         uint64 // the block after the last record
+	// then is the index as it was after the last record. It is nil if it would be too large.
+	then *index.Index
+}
+
+// Mark returns the newest record. Once the origin has all records up to Reach of it, it has each block that is dirty now: as it is now, or
+// newer.
+func (l *Log) Mark() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	last := l.head.Sequence - 1
+	if l.stage == nil {
+		l.beginStage()
+	} else if l.stage.last < last {
+		l.another = true
+	}
+	return last
+}
+
+// beginStage makes everything in the log a stage. The caller holds mu.
+func (l *Log) beginStage() {
+	if l.another = false; l.tail.Sequence == l.head.Sequence {
+		return
+	}
+	l.stage = &stage{first: l.tail.Sequence, last: l.head.Sequence - 1, end: l.head.Block}
+	if l.index.Bytes() <= l.stageMost {
+		l.stage.then = l.index.Clone()
+	}
+}
+
+// Reach returns up to which record write-back must go for what Mark has promised: to the end of a stage that began before that record.
+// Until then the stage may have left out a block that a later record of it has.
+func (l *Log) Reach(mark uint64) uint64 {
+	if s := l.now(); s != nil && s.first <= mark {
+		return max(mark, s.last)
+	}
+	return mark
+}
+
+// now is the stage, or nil.
+func (l *Log) now() *stage {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stage
+}
+
+// add adds pieces, and returns how many blocks they have.
+func (w *Work) add(pieces []Piece) (blocks uint64) {
+	for _, p := range pieces {
+		blocks += p.Blocks
+	}
+	w.Pieces = append(w.Pieces, pieces...)
+	return blocks
+}
+
+// Oldest returns the oldest records, up to `blocks` blocks of data, the record `last`, the end of the stage, or as many records as are
+// read at once, whatever comes first. It always returns one record if there is one. What a later record has replaced is left out, whether
+// that one is in the work or not. In a stage only its own records count. If its index would be too large, some blocks come more than once:
+// those that the stage has several times, and that a record after it has, too.
 func (l *Log) Oldest(blocks, last uint64) (Work, error) {
-	return l.collect(blocks, heldMost, last, func(h record.Header) []Piece {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.current(&l.index, h)
-	})
+	for {
+		s := l.now()
+		w, err := l.oldest(s, blocks, last)
+		if err != nil || l.now() == s { // otherwise something may be left out for a record after Mark
+			return w, err
+		}
+	}
+}
+
+func (l *Log) oldest(s *stage, blocks, last uint64) (Work, error) {
+	switch {
+	case s == nil:
+		return l.collect(blocks, heldMost, last, func(w *Work, h record.Header) uint64 {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return w.add(l.current(&l.index, h))
+		})
+	case s.then == nil:
+		w, err := l.upTo(blocks, heldMost, min(last, s.last))
+		w.Pieces = l.withoutLater(w.Pieces, s)
+		return w, err
+	}
+	return l.collect(blocks, heldMost, min(last, s.last), func(w *Work, h record.Header) uint64 { return w.add(l.current(s.then, h)) })
+}
+
+// withoutLater leaves out what a later record of a stage has, and none after it. That is all that the index knows.
+func (l *Log) withoutLater(pieces []Piece, s *stage) (rest []Piece) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	from := l.tail.Block
+	for _, p := range pieces {
+		if p.Kind != record.Data {
+			rest = append(rest, p)
+			continue
+		}
+		for r := range l.index.Runs(p.Start, uint32(p.Blocks)) {
+			place := p.place + uint32(r.Start-p.Start)
+			if r.Found == index.InLog && r.Place != place && (uint64(r.Place)+l.ring-from%l.ring)%l.ring < s.end-from {
+				continue
+			}
+			rest = append(rest, Piece{Start: r.Start, Blocks: uint64(r.Blocks), Kind: p.Kind, place: place})
+		}
+	}
+	return rest
 }
 
 // UpTo returns all records up to `last`. With them the origin becomes what the volume was after that record: later ones
 // hide nothing.
-func (l *Log) UpTo(last uint64) (Work, error) {
+func (l *Log) UpTo(last uint64) (Work, error) { return l.upTo(math.MaxUint64, math.MaxUint64, last) }
+
+// upTo is UpTo for the oldest records, up to so many blocks of the log, and so much memory.
+func (l *Log) upTo(blocks, most, last uint64) (Work, error) {
 	then := &index.Index{}
-	w, err := l.collect(math.MaxUint64, math.MaxUint64, last, func(h record.Header) []Piece {
+	w, err := l.collect(blocks, most, last, func(_ *Work, h record.Header) (written uint64) {
 		l.apply(then, h, l.lost[h.Place.Sequence])
-		return nil
+		return uint64(h.Blocks())
 	})
 	for _, h := range w.headers {
-		w.Pieces = append(w.Pieces, l.current(then, h)...)
+		w.add(l.current(then, h))
 	}
 	sortPieces(w.Pieces)
 	return w, err
@@ -77,10 +183,10 @@ func (l *Log) Interval(last uint64) (Work, error) {
 // intervalEnd is the number of the record at which the oldest interval ends, or 0.
 func (l *Log) intervalEnd(last uint64) (uint64, error) {
 	l.mu.Lock()
-	at, head := l.tail, l.head
+	at, head, ended := l.tail, l.head, l.ended
 	l.mu.Unlock()
 	buffer := AlignedBytes(record.BlockBytes)
-	for at.Sequence < head.Sequence && at.Sequence <= last {
+	for begun := false; at.Sequence < head.Sequence && at.Sequence <= last; {
 		if place, lost := l.gaps[at.Sequence]; lost {
 			at = place
 			continue
@@ -89,10 +195,13 @@ func (l *Log) intervalEnd(last uint64) (uint64, error) {
 		if err != nil {
 			return 0, err
 		}
-		if h.EndsInterval || at.Sequence == last {
+		if begun && h.StartsInterval {
+			return at.Sequence - 1, nil
+		}
+		if h.EndsInterval || at.Sequence == last || at.Sequence == ended {
 			return at.Sequence, nil
 		}
-		at = after(h)
+		at, begun = after(h), true
 	}
 	return 0, nil
 }
@@ -102,7 +211,8 @@ func after(h record.Header) record.Place {
 	return record.Place{Block: h.Place.Block + uint64(h.Blocks()), Sequence: h.Place.Sequence + 1}
 }
 
-func (l *Log) collect(blocks, most, last uint64, pieces func(record.Header) []Piece) (Work, error) {
+// collect returns the oldest records. add adds one to the work, and returns how many blocks it counts for.
+func (l *Log) collect(blocks, most, last uint64, add func(*Work, record.Header) uint64) (Work, error) {
 	l.mu.Lock()
 	at, head := l.tail, l.head
 	l.mu.Unlock()
@@ -118,10 +228,7 @@ func (l *Log) collect(blocks, most, last uint64, pieces func(record.Header) []Pi
 		if err != nil {
 			return Work{}, err
 		}
-		for _, p := range pieces(h) {
-			found += p.Blocks
-			w.Pieces = append(w.Pieces, p)
-		}
+		found += add(&w, h)
 		w.headers = append(w.headers, h)
 		held += uint64(heldRecord + len(h.Extents))
 		w.next = after(h)
@@ -193,6 +300,11 @@ func (l *Log) Done(w Work) {
 		}
 	}
 	l.tail = w.next
+	if l.stage != nil && l.stage.last < l.tail.Sequence {
+		if l.stage = nil; l.another {
+			l.beginStage()
+		}
+	}
 }
 
 // Release makes the room of everything before the tail usable again. It costs a write of its own, so it is called when
