@@ -335,7 +335,8 @@ func (d *Device) settled(log ring.State) bool {
 // StrictOrder says whether write-back keeps the order of intervals. If so, the origin gets what was written in one of them as a whole, and
 // nothing later before. An interval ends with a flush, of a user or of write-back itself, after a quarter of the log, and where a
 // process has found the log to end: so between two steps the origin is what the volume was at some moment, without anything later. In a
-// step it is what a disk may be that loses its power between two flushes. This holds from the moment at which the origin has what was dirty when it was switched on.
+// step it is what a disk may be that loses its power between two flushes. This holds from the moment at which the origin has what was
+// dirty when it was switched on.
 func (d *Device) StrictOrder(on bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
