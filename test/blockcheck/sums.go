@@ -21,8 +21,8 @@ func sumsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sums DEVICE",
 		Short: "print a checksum of each block at the beginning of a device, and of each block of a writer wherever it lies",
-		Long: "A line is the block's offset, the beginning of its SHA-256, and whose block it is, or 0/0. It is for disks below a cache,\n" +
-			"where blocks lie elsewhere than on the device that they were written to.",
+		Long: "A line is the block's offset, the beginning of its SHA-256, and whose block it is, or 0/0. It is for disks\n" +
+			"below a cache, where blocks lie elsewhere than on the device that they were written to.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dev, err := device.Open(args[0], device.Read)

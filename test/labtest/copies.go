@@ -13,7 +13,6 @@ import (
 
 	"github.com/escache/escache-csi/api/escache"
 	"github.com/escache/escache-csi/internal/escached/cache"
-	"github.com/escache/escache-csi/internal/escached/cache/log/record"
 )
 
 // equalLimit is for what is still on its way to a disk, and for the looks themselves.
@@ -61,10 +60,10 @@ func (v *Volume) MustBeEqual(t T, holder, other *Host) {
 }
 
 // notesBytes is how much of the beginning of a cache's disk was written when it was formatted, and so is the same on both copies:
-// escached's header, and what the engine notes there.
+// escached's header, and what the engine notes there: a log has two superblocks.
 func notesBytes(engine escache.Engine, cacheBytes int64) int64 {
 	if engine == escache.EngineLog {
-		return cache.HeaderBytes + record.Superblocks*record.BlockBytes
+		return cache.HeaderBytes + 2*cache.BlockBytes
 	}
 	// dm-writecache has 16 bytes for each block. DRBD has a part of the disk, too, which is far less than a MiB for each GiB.
 	blocks := (cacheBytes - cacheBytes>>10 - cache.HeaderBytes - 1<<20) / (cache.BlockBytes + 16)

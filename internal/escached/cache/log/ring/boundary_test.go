@@ -45,8 +45,8 @@ func TestAnIntervalThatEndsDuringAnAppendEndsBeforeTheNextOne(t *testing.T) {
 // Also if that one says nothing, or was lost since.
 func TestARecordSaysThatTheOneBeforeEndsAnInterval(t *testing.T) {
 	for _, lost := range []bool{false, true} {
-		d, l := filled(t, 0)
-		l = open(t, d)
+		d, _ := filled(t, 0)
+		l := open(t, d)
 		if w, err := l.Interval(100); err != nil || len(w.Pieces) != 1 {
 			t.Errorf("what was found is not an interval: %+v, %v", w.Pieces, err)
 		}

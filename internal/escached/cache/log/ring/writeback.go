@@ -40,7 +40,7 @@ type Work struct {
 }
 
 // Empty reports whether the log has nothing that the origin lacks.
-func (w Work) Empty() bool { return len(w.headers) == 0 }
+func (w *Work) Empty() bool { return len(w.headers) == 0 }
 
 // stage is the oldest part of the log, from one record to another. As long as there is one, Oldest leaves nothing out because of what
 // came later: a block that is written again and again would never reach the origin.
