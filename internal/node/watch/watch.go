@@ -1,7 +1,7 @@
 // Package watch polls the local escached for the volumes that are connected on this node. A change
 // becomes a condition on the CacheVolume and one Event on its claim; the current state is exported
 // as metrics. While nothing changes, the Kubernetes API is neither read nor written, but for the
-// records of volumes without a cache.
+// records of volumes without a cache, or without their second copy.
 package watch
 
 import (
