@@ -122,7 +122,7 @@ func TestAHoldEndsInTimeWhileLVMDoesNotAnswer(t *testing.T) {
 	w.spaceErr = errInjected
 	e = w.engine()
 	e.Uptime = func() time.Duration { return boot + 61*time.Second }
-	ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	go func() {
 		defer stop()
 		for e.Holds.Get(volume.NameOf(ref)) != nil && ctx.Err() == nil {
@@ -135,6 +135,22 @@ func TestAHoldEndsInTimeWhileLVMDoesNotAnswer(t *testing.T) {
 	}
 	if w.state().Held || e.Holds.Get(volume.NameOf(ref)) != nil {
 		t.Error("the hold goes on after its end")
+	}
+}
+
+// TestAHoldThatWasProlongedIsNotEnded: the watchdog has found it to be over, and waited for the volume's lock.
+func TestAHoldThatWasProlongedIsNotEnded(t *testing.T) {
+	w, e, _ := heldVolume(t)
+	found := *e.Holds.Get(volume.NameOf(ref))
+	prolonged := found
+	prolonged.Ends += time.Minute
+	if err := e.Holds.Put(prolonged); err != nil {
+		t.Fatal(err)
+	}
+	e.Uptime = func() time.Duration { return found.Ends }
+	e.releaseOverdue(t.Context(), found)
+	if !w.state().Held || e.Holds.Get(volume.NameOf(ref)) == nil {
+		t.Errorf("it is %+v, and on record is %+v", w.state(), e.Holds.Get(volume.NameOf(ref)))
 	}
 }
 
