@@ -182,12 +182,15 @@ func (e *Engine) resume(ctx context.Context, name string) error {
 	return e.Holds.Drop(name)
 }
 
-// releaseOverdue releases a hold whose time is up. It does not need the volume's tags.
+// releaseOverdue releases a hold whose time was up when the watchdog looked. Recover need not have read the volume's tags.
 func (e *Engine) releaseOverdue(ctx context.Context, r holds.Record) {
 	ctx, done, err := e.Begin(ctx, r.VolumeRef, "release", host.ChangeTimeout)
 	if err == nil {
 		defer done()
 		name := volume.NameOf(r.VolumeRef)
+		if now := e.Holds.Get(name); now == nil || e.Uptime() < now.Ends {
+			return // it was ended or prolonged before this had the lock
+		}
 		if v, _ := e.Volumes.Get(name); v.Phase == volume.Abandoning { // its device stays as it is until it is given up
 			_ = e.Holds.Drop(name)
 			return

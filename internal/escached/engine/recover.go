@@ -23,7 +23,7 @@ import (
 // DRBD devices, maps and caches from the kernel. It does not disturb I/O, and finishes or undoes
 // what a killed verb has left. It fails only if the volume group or device-mapper cannot be read;
 // then call it again. Volumes that cannot be recovered are logged and reported by Status and Node, and Watch
-// tries them again.
+// tries them again, but not those whose tags cannot be read.
 func (e *Engine) Recover(ctx context.Context) error {
 	if err := e.Kernel.Load(ctx); err != nil {
 		e.log.Error("kernel modules are missing", "error", err)

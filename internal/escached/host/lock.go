@@ -23,8 +23,8 @@ const (
 	lockTimeout = 20 * time.Second
 )
 
-// Names under which work that escached does by itself locks a volume. It takes seconds. A caller did not
-// ask for it and cannot see it, so verbs wait for it.
+// Names under which work that escached does by itself locks a volume. Mostly it takes seconds. A caller
+// did not ask for it and cannot see it, so verbs wait for it.
 const (
 	WorkAskArbiter   = "ask_arbiter"
 	WorkAskRecord    = "ask_record"

@@ -95,7 +95,8 @@ type Header struct {
 	Tail Place
 	// EndsInterval says that the volume after this record is one that its user asked to be stable.
 	EndsInterval bool
-	// StartsInterval says the same of the volume before this record: the one before was on its way already when its user asked.
+	// StartsInterval says the same of the volume before this record. The record before may not say so: it was on its way already when
+	// its user asked, or a process has found it to be the last one.
 	StartsInterval bool
 	// Unanswered says that nobody has an answer to what is in the record before the origin has it, and that the
 	// origin has all records before it. If it is the last one, it is as if it had never been complete.
