@@ -18,8 +18,8 @@ const outdatedInterval = 10 * time.Second
 // updateOutdated makes the list of outdated nodes match what DRBD reports: see shown. The record may have changed since
 // the watch has seen it: etcd was restored, somebody has edited it, or the peer has put itself on the list. So while one
 // of the copies is not current, updateOutdated reads the record every outdatedInterval, and once more when both are. After
-// that it reads nothing until a copy is lost. A peer that DRBD calls DUnknown asks
-// for no change of the list, so nothing is read for it.
+// that it reads nothing until a copy is lost. A peer that DRBD calls DUnknown asks for no change of the list, so nothing
+// is read for it.
 func (w *Watch) updateOutdated(ctx context.Context, v *volume, s escache.VolumeStatus, now time.Time) {
 	if s.Role != escache.RolePrimary {
 		return
