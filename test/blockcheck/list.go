@@ -33,24 +33,34 @@ func listCommand() *cobra.Command {
 }
 
 func list(dev *os.File, offset, span int64, out io.Writer) error {
+	return eachBlock(dev, offset, offset+span, func(p []byte, offset int64) error {
+		id, err := block.Parse(p, offset)
+		switch {
+		case errors.Is(err, block.ErrMissing):
+			return nil
+		case err != nil:
+			return fmt.Errorf("block %s at %d: %w", id, offset, err)
+		}
+		fmt.Fprintln(out, block.Ack{First: id, Offset: offset, Blocks: 1})
+		return nil
+	})
+}
+
+// eachBlock reads the blocks of a region, and hands each of them over with its offset.
+func eachBlock(dev *os.File, offset, end int64, use func(p []byte, offset int64) error) error {
 	p, err := device.Buffer(readBlocks * block.Size)
 	if err != nil {
 		return err
 	}
-	for end := offset + span; offset < end; {
+	for offset < end {
 		n := min(int64(len(p)), end-offset)
 		if _, err := dev.ReadAt(p[:n], offset); err != nil {
 			return fmt.Errorf("read %d bytes at %d: %w", n, offset, err)
 		}
 		for i := int64(0); i < n; i += block.Size {
-			id, err := block.Parse(p[i:i+block.Size], offset+i)
-			if errors.Is(err, block.ErrMissing) {
-				continue
+			if err := use(p[i:i+block.Size], offset+i); err != nil {
+				return err
 			}
-			if err != nil {
-				return fmt.Errorf("block %s at %d: %w", id, offset+i, err)
-			}
-			fmt.Fprintln(out, block.Ack{First: id, Offset: offset + i, Blocks: 1})
 		}
 		offset += n
 	}

@@ -43,27 +43,14 @@ func sums(dev *os.File, head int64, since uint64, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("size of %s: %w", dev.Name(), err)
 	}
-	size -= size % block.Size
-	p, err := device.Buffer(readBlocks * block.Size)
-	if err != nil {
-		return err
-	}
-	for offset := int64(0); offset < size; {
-		n := min(int64(len(p)), size-offset)
-		if _, err := dev.ReadAt(p[:n], offset); err != nil {
-			return fmt.Errorf("read %d bytes at %d: %w", n, offset, err)
+	return eachBlock(dev, 0, size-size%block.Size, func(p []byte, offset int64) error {
+		id, err := block.Parse(p, offset)
+		written := !errors.Is(err, block.ErrMissing) && id.Epoch >= since
+		if !written && offset >= head {
+			return nil
 		}
-		for i := int64(0); i < n; i += block.Size {
-			part := p[i : i+block.Size]
-			id, err := block.Parse(part, offset+i)
-			written := !errors.Is(err, block.ErrMissing) && id.Epoch >= since
-			if !written && offset+i >= head {
-				continue
-			}
-			sum := sha256.Sum256(part)
-			fmt.Fprintf(out, "%d %x %s\n", offset+i, sum[:8], id)
-		}
-		offset += n
-	}
-	return nil
+		sum := sha256.Sum256(p)
+		fmt.Fprintf(out, "%d %x %s\n", offset, sum[:8], id)
+		return nil
+	})
 }
