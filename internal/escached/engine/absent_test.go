@@ -10,15 +10,9 @@ import (
 // TestADeviceWithoutItsReplicaIsNotAbsent: the tags are on the disk of the cache. When that disk is
 // gone, the kernel still has the device, and its writer.
 func TestADeviceWithoutItsReplicaIsNotAbsent(t *testing.T) {
-	w := newWorld(t)
-	e := w.engine()
-	for _, verb := range verbsOfALife()[:2] {
-		if err := verb.do(e); err != nil {
-			t.Fatal(err)
-		}
-	}
+	w, _ := inUse(t)
 	delete(w.lvs, volume.NameOf(ref))
-	e = w.restarted()
+	e := w.restarted()
 	ask := func() escache.VolumeStatus {
 		t.Helper()
 		s, err := e.Status(t.Context(), &ref)

@@ -16,13 +16,7 @@ import (
 // booted is a host that was switched off with a used replica.
 func booted(t *testing.T) *world {
 	t.Helper()
-	w := newWorld(t)
-	e := w.engine()
-	for _, verb := range verbsOfALife()[:2] {
-		if err := verb.do(e); err != nil {
-			t.Fatal(err)
-		}
-	}
+	w, _ := inUse(t)
 	w.caches.Reboot()
 	w.maps, w.minors = nil, map[int]drbd.Status{}
 	return w

@@ -263,13 +263,7 @@ func TestStopRefusesWhatIsInUse(t *testing.T) {
 
 func TestAnOverdueHoldIsReleasedAlsoAfterARestart(t *testing.T) {
 	for _, restart := range []bool{false, true} {
-		w := newWorld(t)
-		e := w.engine()
-		for _, verb := range verbsOfALife()[:2] {
-			if err := verb.do(e); err != nil {
-				t.Fatal(err)
-			}
-		}
+		w, e := inUse(t)
 		if _, err := e.Hold(t.Context(), escache.HoldRequest{VolumeRef: ref, MaxSeconds: 1}); err != nil {
 			t.Fatal(err)
 		}
@@ -349,13 +343,7 @@ func TestAVerbDoesNotWaitForLong(t *testing.T) {
 }
 
 func TestWhatALateMapLeftIsGivenBackAndAConnectedVolumeIsNot(t *testing.T) {
-	w := newWorld(t)
-	e := w.engine()
-	for _, verb := range verbsOfALife()[:2] {
-		if err := verb.do(e); err != nil {
-			t.Fatal(err)
-		}
-	}
+	w, e := inUse(t)
 	if found := e.watcher.FindLeftovers(t.Context()); len(found) > 0 {
 		t.Fatalf("a connected volume is no leftover: %+v", found)
 	}

@@ -7,13 +7,7 @@ import (
 )
 
 func TestWhatCephRefusesStaysAndIsFlushedOnceItTakesIt(t *testing.T) {
-	w := newWorld(t)
-	e := w.engine()
-	for _, verb := range verbsOfALife()[:2] {
-		if err := verb.do(e); err != nil {
-			t.Fatal(err)
-		}
-	}
+	w, e := inUse(t)
 	flush := func() (escache.FlushResponse, error) {
 		return e.Flush(t.Context(), escache.FlushRequest{VolumeRef: ref, TimeoutSeconds: 60})
 	}

@@ -37,13 +37,7 @@ func (h halfCache) Resume(context.Context, string) error { return errHalf }
 func TestAHoldThatWasBrokenOffIsBegunAgain(t *testing.T) {
 	for name, kill := range map[string]bool{"escached is killed": true, "I/O cannot go on at once": false} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			e := w.engine()
-			for _, verb := range verbsOfALife()[:2] {
-				if err := verb.do(e); err != nil {
-					t.Fatal(err)
-				}
-			}
+			w, e := inUse(t)
 			w.setDirty(4 * cache.BlockBytes)
 			hold := func(e *Engine) (_ escache.HoldResponse, err error) {
 				defer func() {

@@ -19,13 +19,7 @@ import (
 // heldVolume is a host whose volume is held for a minute.
 func heldVolume(t *testing.T) (*world, *Engine, escache.HoldResponse) {
 	t.Helper()
-	w := newWorld(t)
-	e := w.engine()
-	for _, verb := range verbsOfALife()[:2] {
-		if err := verb.do(e); err != nil {
-			t.Fatal(err)
-		}
-	}
+	w, e := inUse(t)
 	held, err := e.Hold(t.Context(), escache.HoldRequest{VolumeRef: ref, MaxSeconds: 60})
 	if err != nil {
 		t.Fatal(err)

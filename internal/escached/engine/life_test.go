@@ -20,6 +20,19 @@ type lifeVerb struct {
 	do   func(e *Engine) error
 }
 
+// inUse is a host that has the volume, with its device.
+func inUse(t *testing.T) (*world, *Engine) {
+	t.Helper()
+	w := newWorld(t)
+	e := w.engine()
+	for _, verb := range verbsOfALife()[:2] {
+		if err := verb.do(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return w, e
+}
+
 // verbsOfALife is every verb once, in the order of a volume's life.
 func verbsOfALife() []lifeVerb {
 	ctx := context.Background()

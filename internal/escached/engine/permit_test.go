@@ -32,13 +32,7 @@ func mayGoOnAlone(t *testing.T, e *Engine) bool {
 // diskless is a host that has the volume, and whose peer has lost its disk.
 func diskless(t *testing.T) (*world, *Engine) {
 	t.Helper()
-	w := newWorld(t)
-	e := w.engine()
-	for _, verb := range verbsOfALife()[:2] {
-		if err := verb.do(e); err != nil {
-			t.Fatal(err)
-		}
-	}
+	w, e := inUse(t)
 	peerDisk(w, drbd.Diskless)
 	return w, e
 }

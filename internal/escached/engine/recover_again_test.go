@@ -24,19 +24,6 @@ func inactive(t *testing.T) *world {
 	return w
 }
 
-// inUse is a host with a device, on which escached is started again.
-func inUse(t *testing.T) *world {
-	t.Helper()
-	w := newWorld(t)
-	e := w.engine()
-	for _, verb := range verbsOfALife()[:2] {
-		if err := verb.do(e); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return w
-}
-
 // afterTheStart is what escached does by itself about a replica, one after the other: the played host is not safe for
 // concurrent use.
 func afterTheStart(t *testing.T, e *Engine) {
@@ -59,10 +46,10 @@ func TestWhatAStartCouldNotDoIsDoneLater(t *testing.T) {
 			w.address = "10.0.0.9"
 			return w
 		},
-		"a device is there": inUse,
+		"a device is there": func(t *testing.T) *world { t.Helper(); w, _ := inUse(t); return w },
 		"a change of the device was interrupted": func(t *testing.T) *world {
 			t.Helper()
-			w := inUse(t)
+			w, _ := inUse(t)
 			if err := w.caches.Hold(t.Context(), name, false); err != nil {
 				t.Fatal(err)
 			}
@@ -70,7 +57,7 @@ func TestWhatAStartCouldNotDoIsDoneLater(t *testing.T) {
 		},
 		"the image is mapped, and there is no device": func(t *testing.T) *world {
 			t.Helper()
-			w := inUse(t)
+			w, _ := inUse(t)
 			if err := w.caches.Remove(t.Context(), name); err != nil {
 				t.Fatal(err)
 			}
@@ -166,7 +153,7 @@ func TestAFaultStaysAsLongAsItsCause(t *testing.T) {
 		},
 		"its I/O is frozen": func(t *testing.T) *world {
 			t.Helper()
-			w := inUse(t)
+			w, _ := inUse(t)
 			if err := w.caches.Hold(t.Context(), name, false); err != nil {
 				t.Fatal(err)
 			}

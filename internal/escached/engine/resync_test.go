@@ -11,13 +11,7 @@ import (
 )
 
 func TestAResyncIsReportedWithItsRateWhileItRuns(t *testing.T) {
-	w := newWorld(t)
-	e := w.engine()
-	for _, verb := range verbsOfALife()[:2] {
-		if err := verb.do(e); err != nil {
-			t.Fatal(err)
-		}
-	}
+	w, e := inUse(t)
 	for what, c := range map[string]struct {
 		change func(*drbd.Status)
 		want   *escache.Resync
