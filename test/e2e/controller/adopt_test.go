@@ -112,7 +112,7 @@ func adoptLife(t *testing.T, w *world) {
 	for _, name := range []string{"first", "again", "second"} {
 		w.withdraw(t, name)
 	}
-	must(t, d.delete(t.Context(), second.Status.Volume)) // as with reclaimPolicy Delete
+	until(t, func() error { return d.delete(t.Context(), second.Status.Volume) }) // as with reclaimPolicy Delete
 	w.empty(t)
 	w.adoptOfCinder(t, d)
 }

@@ -42,8 +42,8 @@ const (
 func twoClusters(t *testing.T, w *world) {
 	n := w.neighbour(t)
 	ours, theirs := leader(t, time.Minute, w.launch(t, "a", soon...)), leader(t, time.Minute, n.launch(t, "b", soon...))
-	must(t, ours.create(t.Context(), static))
-	must(t, theirs.create(t.Context(), "pvc-theirs"))
+	until(t, func() error { return ours.create(t.Context(), static) })
+	until(t, func() error { return theirs.create(t.Context(), "pvc-theirs") })
 
 	for name, by := range map[string]*world{image: n, "escache-pvc-theirs": w} {
 		out, err := by.orphans()
@@ -95,9 +95,9 @@ func (w *world) copyRecord(t *testing.T, from *world, name string) *v1alpha1.Cac
 func trashOfOthers(t *testing.T, w *world, ours, theirs *driver) {
 	ours.bury()
 	w.rbd(t, "trash", "mv", "rbd/"+image)
-	must(t, theirs.create(t.Context(), "pvc-second"))
+	until(t, func() error { return theirs.create(t.Context(), "pvc-second") })
 	for _, name := range []string{"pvc-theirs", "pvc-second"} { // when the second is gone, the pass that removed the first has ended
-		must(t, theirs.delete(t.Context(), name))
+		until(t, func() error { return theirs.delete(t.Context(), name) })
 		eventually(t, time.Minute, func() bool {
 			return !slices.ContainsFunc(w.images(t), func(i string) bool { return strings.HasSuffix(i, name) })
 		}, func() string { return "not purged: " + strings.Join(w.images(t), " ") })
@@ -115,5 +115,5 @@ func trashOfOthers(t *testing.T, w *world, ours, theirs *driver) {
 			w.rbd(t, "trash", "restore", "rbd/"+id)
 		}
 	}
-	must(t, d.delete(context.Background(), static)) // and its record
+	until(t, func() error { return d.delete(context.Background(), static) }) // and its record
 }

@@ -45,7 +45,7 @@ func rebuildLife(t *testing.T, w *world) {
 	for name, dirty := range map[string]int64{"rb-clean": 0, "rb-dirty": 4 << 20, "rb-differ": 4 << 20, "rb-silent": 0} {
 		before[name] = w.usedBy(t, d, name, dirty)
 	}
-	must(t, d.create(t.Context(), "rb-new"))
+	until(t, func() error { return d.create(t.Context(), "rb-new") })
 	for n, node := range before["rb-differ"].Spec.Replicas {
 		w.fleet.Hosts[node].See(refTo("rb-differ"), before["rb-differ"].Spec.Replicas[1-n], escache.LinkStandAlone, escache.DiskUnknown)
 	}
@@ -110,7 +110,7 @@ func (w *world) recordOf(t *testing.T, name string) *v1alpha1.CacheVolume {
 // copies.
 func (w *world) usedBy(t *testing.T, d *driver, name string, dirty int64) *v1alpha1.CacheVolume {
 	t.Helper()
-	must(t, d.create(t.Context(), name))
+	until(t, func() error { return d.create(t.Context(), name) })
 	v := w.recordOf(t, name)
 	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	pv.Spec.Capacity = corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(v.Spec.SizeBytes, resource.BinarySI)}

@@ -65,7 +65,7 @@ func releaseLife(t *testing.T, w *world) {
 	printed := w.escache(t, 0, "release", "--volume", crashed)
 	w.released(t, image)
 	w.usableAsPrinted(t, printed, id)
-	must(t, d.delete(t.Context(), crashed)) // nothing any more
+	until(t, func() error { return d.delete(t.Context(), crashed) }) // nothing any more
 	// The search looks into the pools of StorageClasses.
 	const class = `{"apiVersion":"storage.k8s.io/v1","kind":"StorageClass","metadata":{"name":"former"},"provisioner":"csi.escache.io",` +
 		`"parameters":{"clusterID":"lab","pool":"rbd"}}`

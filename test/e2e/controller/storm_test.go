@@ -33,7 +33,7 @@ func oneName(t *testing.T, w *world) {
 	if images := w.images(t); len(images) != 1 || len(w.volumes(t)) != 1 {
 		t.Errorf("%d records and images %v", len(w.volumes(t)), images)
 	}
-	must(t, d.delete(t.Context(), "pvc-one"))
+	until(t, func() error { return d.delete(t.Context(), "pvc-one") })
 }
 
 // storm creates and deletes at the same time. Whoever repeats his call until it succeeds has what
@@ -46,7 +46,7 @@ func storm(t *testing.T, w *world) {
 		until(t, func() error { return d.delete(t.Context(), name) })
 	})
 	for _, v := range w.volumes(t) {
-		must(t, d.delete(t.Context(), v.Name))
+		until(t, func() error { return d.delete(t.Context(), v.Name) })
 	}
 }
 
@@ -153,7 +153,7 @@ func groupStatus(t *testing.T, w *world) {
 // orphanCommand shows that orphans are found, and removed only when named.
 func orphanCommand(t *testing.T, w *world) {
 	d := leader(t, time.Minute, w.launch(t, "a", soon...))
-	must(t, d.create(t.Context(), "pvc-kept"))
+	until(t, func() error { return d.create(t.Context(), "pvc-kept") })
 	w.rbd(t, "create", "--size", "16M", "rbd/escache-lost")
 	w.rbd(t, "create", "--size", "16M", "rbd/escache-unmarked")
 	system := w.kubectl(t, "", "get", "namespace", "kube-system", "-o", "jsonpath={.metadata.uid}")
@@ -193,7 +193,7 @@ func orphanCommand(t *testing.T, w *world) {
 	if out, err := w.orphans("--allow-unmarked", "--remove-image", "lab/rbd/escache-unmarked"); err != nil {
 		t.Errorf("%v: %s", err, out)
 	}
-	must(t, d.delete(context.Background(), "pvc-kept"))
+	until(t, func() error { return d.delete(context.Background(), "pvc-kept") })
 	w.rbd(t, "rm", "rbd/of-somebody-else")
 	// What a command moved to the trash nobody watches yet; the next leader does.
 	d.bury()

@@ -17,7 +17,7 @@ func takeOver(t *testing.T, w *world) {
 		a, b := w.launch(t, "a"), w.launch(t, "b")
 		first := leader(t, time.Minute, a, b)
 		second := map[*driver]*driver{a: b, b: a}[first]
-		must(t, first.create(t.Context(), "pvc-before"))
+		until(t, func() error { return first.create(t.Context(), "pvc-before") })
 		if second.serves(t.Context()) {
 			t.Fatal("both serve")
 		}
@@ -30,8 +30,8 @@ func takeOver(t *testing.T, w *world) {
 			time.Sleep(50 * time.Millisecond)
 		}
 		t.Logf("kill -9 of the leader to the next CreateVolume: %s", time.Since(begun).Round(10*time.Millisecond))
-		must(t, second.delete(t.Context(), "pvc-before"))
-		must(t, second.delete(t.Context(), "pvc-after"))
+		until(t, func() error { return second.delete(t.Context(), "pvc-before") })
+		until(t, func() error { return second.delete(t.Context(), "pvc-after") })
 	})
 	t.Run("ended in order", func(t *testing.T) {
 		a, b := w.launch(t, "a"), w.launch(t, "b")
@@ -53,7 +53,7 @@ func takeOver(t *testing.T, w *world) {
 // then would be left behind.
 func paused(t *testing.T, w *world) {
 	old := leader(t, time.Minute, w.launch(t, "old", brief...))
-	must(t, old.create(t.Context(), "pvc-first")) // it has its connections to Ceph now
+	until(t, func() error { return old.create(t.Context(), "pvc-first") }) // it has its connections to Ceph now
 	const volumes = 100
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -69,7 +69,7 @@ func paused(t *testing.T, w *world) {
 		t.Error("the paused leader answers")
 	}
 	t.Logf("paused with %d records and %d images", len(w.volumes(t)), len(w.images(t)))
-	must(t, young.delete(t.Context(), "pvc-first"))
+	until(t, func() error { return young.delete(t.Context(), "pvc-first") })
 	inParallel(8, volumes, func(i int) { until(t, func() error { return young.delete(t.Context(), fmt.Sprintf("pvc-%d", i)) }) })
 	w.empty(t)
 

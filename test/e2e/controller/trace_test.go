@@ -44,8 +44,8 @@ func traces(t *testing.T, w *world) {
 		})
 	}
 	s.checkNoSecret(t, "the traces", spans.String(), "CreateVolume")
-	must(t, d.unpublish(t.Context(), crashed, node))
-	must(t, d.delete(t.Context(), crashed))
+	until(t, func() error { return d.unpublish(t.Context(), crashed, node) })
+	until(t, func() error { return d.delete(t.Context(), crashed) })
 }
 
 // requestID is the id of the last such call, as it stands in the log.

@@ -55,7 +55,7 @@ func trouble(t *testing.T, w *world) {
 			until(t, func() error { return d.delete(t.Context(), "pvc-t") }) // one of its connections may still be dialling
 		}},
 		{"Ceph stalled", func(t *testing.T) {
-			must(t, d.create(t.Context(), "pvc-there"))
+			until(t, func() error { return d.create(t.Context(), "pvc-there") })
 			resume := w.ceph.Stall(t)
 			wants(t, d.createIn(t, patience, "pvc-t", clusterID, "rbd"), outage)
 			wants(t, within(t, patience, func(ctx context.Context) error { return d.delete(ctx, "pvc-there") }), outage)
@@ -129,7 +129,7 @@ func (w *world) foreignKeyring(t *testing.T) string {
 // escachedDown: creation goes on; a volume whose partner is away is attached with the third host;
 // with two away it is not.
 func escachedDown(t *testing.T, w *world, d *driver) {
-	must(t, d.create(t.Context(), crashed))
+	until(t, func() error { return d.create(t.Context(), crashed) })
 	v := w.one(t)
 	node, partner, spare := v.Spec.Replicas[0], v.Spec.Replicas[1], third(v)
 	w.fleet.Hosts[partner].Stop()
@@ -138,7 +138,7 @@ func escachedDown(t *testing.T, w *world, d *driver) {
 	w.seenAway(t, v.Spec.Group, spare)
 	wants(t, within(t, enough, func(ctx context.Context) error { return d.publish(ctx, crashed, node) }),
 		[]codes.Code{codes.Unavailable})
-	must(t, d.create(t.Context(), "pvc-elsewhere"))
+	until(t, func() error { return d.create(t.Context(), "pvc-elsewhere") })
 	w.fleet.Hosts[spare].Restart(t)
 	eventually(t, 20*time.Second, func() bool { return d.publish(t.Context(), crashed, node) == nil },
 		func() string { return "two hosts are up and the volume is not attached" })
@@ -149,7 +149,7 @@ func escachedDown(t *testing.T, w *world, d *driver) {
 	// The partner's stale replica is removed meanwhile, which keeps the volume busy for a moment.
 	until(t, func() error { return d.unpublish(t.Context(), crashed, node) })
 	until(t, func() error { return d.delete(t.Context(), crashed) })
-	must(t, d.delete(t.Context(), "pvc-elsewhere"))
+	until(t, func() error { return d.delete(t.Context(), "pvc-elsewhere") })
 }
 
 // apiServerDown: nothing is decided without the record. The leader cannot renew its lease, so it
@@ -157,7 +157,7 @@ func escachedDown(t *testing.T, w *world, d *driver) {
 func apiServerDown(t *testing.T, w *world) {
 	a := w.launch(t, "b", brief...)
 	leader(t, time.Minute, a)
-	must(t, a.create(t.Context(), "pvc-t"))
+	until(t, func() error { return a.create(t.Context(), "pvc-t") })
 	startAgain := w.kube.StopAPIServer(t)
 	wants(t, within(t, patience, func(ctx context.Context) error { return a.delete(ctx, "pvc-t") }),
 		[]codes.Code{codes.Unavailable, codes.DeadlineExceeded})

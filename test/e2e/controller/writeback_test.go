@@ -3,7 +3,9 @@
 package controller
 
 import (
+	"fmt"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -21,9 +23,12 @@ func writeBackScenes() []scene {
 		prepare: func(t *testing.T, w *world, d *driver) {
 			leaveDirty(t, w, d)
 			w.flushAtMost(1)
-			if err := d.publish(t.Context(), crashed, third(w.one(t))); status.Code(err) != codes.Aborted {
-				t.Errorf("the node without a copy gets it: %v", err)
-			}
+			eventually(t, time.Minute, func() bool {
+				if err := d.publish(t.Context(), crashed, third(w.one(t))); status.Code(err) != codes.Aborted {
+					t.Errorf("the node without a copy gets it: %v", err)
+				}
+				return w.one(t).Status.FlushAttached() // another of the leader's tasks may have written the record first
+			}, func() string { return fmt.Sprintf("nobody writes it back: %+v", w.one(t).Status) })
 			holder = w.one(t).Status.AttachedNode
 			until(t, func() error { return d.publish(t.Context(), crashed, holder) })
 		},
