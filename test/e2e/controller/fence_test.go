@@ -340,7 +340,7 @@ func (m *mapped) discard() error {
 
 // within does something with the image that must not hang, and returns the errno that it fails with.
 func (m *mapped) within(what string, do func() error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {

@@ -3,11 +3,12 @@
 package controller
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -94,7 +95,7 @@ func (l *leaving) moved(t *testing.T, w *world, d *driver) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("not moved: %+v, %+v", v.Spec, v.Status)
+	return status.Errorf(codes.Unavailable, "not moved: %+v, %+v", v.Spec, v.Status)
 }
 
 // look fails if the volume may become dirty on one copy, or if the new copy counts before it is filled.

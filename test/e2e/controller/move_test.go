@@ -5,7 +5,6 @@ package controller
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -141,7 +142,7 @@ func (w *world) isIn(t *testing.T, group string, before *corev1.PersistentVolume
 	if !equality.Semantic.DeepEqual(want.Spec, pv.Spec) || !maps.Equal(want.Labels, pv.Labels) || !maps.Equal(want.Annotations, pv.Annotations) {
 		t.Errorf("the PersistentVolume was\n%+v and is\n%+v", before, pv)
 	}
-	eventually(t, 20*time.Second, func() bool { return w.fleet.Replicas() == 0 }, func() string {
+	eventually(t, time.Minute, func() bool { return w.fleet.Replicas() == 0 }, func() string {
 		return fmt.Sprintf("%d replicas are left", w.fleet.Replicas())
 	})
 }
@@ -266,7 +267,7 @@ func moveScenes() []scene {
 				return nil
 			}
 		}
-		return errors.New("not moved")
+		return status.Error(codes.Unavailable, "not moved")
 	}
 	return []scene{{
 		name: "move to another group", prepare: prepare, call: call,
@@ -279,7 +280,7 @@ func moveScenes() []scene {
 			if phase := w.kubectl(t, "", "get", "pvc", "moved", "-o", "jsonpath={.status.phase}"); phase != "Bound" {
 				t.Errorf("the claim is %s", phase)
 			}
-			eventually(t, 20*time.Second, func() bool { return w.fleet.Replicas() == 0 }, func() string { return "replicas are left" })
+			eventually(t, time.Minute, func() bool { return w.fleet.Replicas() == 0 }, func() string { return "replicas are left" })
 		},
 		clean: func(t *testing.T, w *world, d *driver) {
 			w.kubectl(t, "", "delete", "pvc", "moved", "--timeout=60s")
@@ -313,9 +314,11 @@ func deletedWhileMoving(t *testing.T, w *world) {
 	if pv := w.pvOf(t, v.Name); pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
 		t.Errorf("PersistentVolume %+v", pv)
 	}
-	if events := w.kubectl(t, "", "get", "events", "-A"); !strings.Contains(events, "VolumeRetained") {
-		t.Errorf("no Event says so:\n%s", events)
-	}
+	var events string
+	eventually(t, time.Minute, func() bool {
+		events = w.kubectl(t, "", "get", "events", "-A")
+		return strings.Contains(events, "VolumeRetained")
+	}, func() string { return "no Event says so:\n" + events })
 	w.kubectl(t, "", "patch", "pv", v.Name, "--type=merge", "-p", `{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
 	eventually(t, time.Minute, func() bool { return len(w.volumes(t)) == 0 }, func() string {
 		pvs := &corev1.PersistentVolumeList{}

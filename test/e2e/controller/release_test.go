@@ -90,7 +90,7 @@ func (w *world) withoutHosts(t *testing.T, image string) {
 		w.fleet.Hosts[n].Stop()
 	}
 	before, marks := w.one(t), w.rbd(t, "image-meta", "list", "rbd/"+image)
-	_, why := w.escacheSays(t, 3, "release", "--volume", crashed, "--timeout", "15s")
+	_, why := w.escacheSays(t, 3, "release", "--volume", crashed, "--timeout", "30s")
 	t.Logf("%s", why)
 	says(t, why, "dirty data", "as last reported", before.Spec.Replicas[0], before.Spec.Replicas[1], "Bring ", "release --cancel --volume "+crashed)
 	now := w.one(t)

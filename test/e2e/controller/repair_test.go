@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -88,7 +90,7 @@ func (l *loss) repaired(t *testing.T, w *world, d *driver) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("not repaired: %+v, %+v", v.Spec, v.Status)
+	return status.Errorf(codes.Unavailable, "not repaired: %+v, %+v", v.Spec, v.Status)
 }
 
 // play plays the kernel of the holder: what writes through becomes clean, and a new partner is filled once it is there.

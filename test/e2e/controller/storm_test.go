@@ -141,11 +141,12 @@ func groupStatus(t *testing.T, w *world) {
 	says("late", "node n1 belongs to the older group g1")
 	says("late", "Kubernetes has no node n88")
 	says("g1", `"ready":"3/3"`)
-	events := w.kubectl(t, "", "get", "events", "-A")
 	for _, reason := range []string{"EscachedUnreachable", "Unhealthy", "MemberReady", "ClaimedByAnotherGroup"} {
-		if !strings.Contains(events, reason) {
-			t.Errorf("no event %s:\n%s", reason, events)
-		}
+		var events string
+		eventually(t, time.Minute, func() bool {
+			events = w.kubectl(t, "", "get", "events", "-A")
+			return strings.Contains(events, reason)
+		}, func() string { return "no event " + reason + ":\n" + events })
 	}
 	w.kubectl(t, "", "delete", "nodegroup", "late")
 }

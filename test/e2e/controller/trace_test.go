@@ -28,13 +28,14 @@ func traces(t *testing.T, w *world) {
 	given := map[string]string{"userKey": s.planted["a secret in a CSI call"]}
 	request := creation(crashed)
 	request.Secrets = given
-	_, err := d.CreateVolume(t.Context(), request)
-	must(t, err)
+	until(t, func() error { _, err := d.CreateVolume(t.Context(), request); return err })
 	node := w.one(t).Spec.Replicas[0]
-	_, err = d.ControllerPublishVolume(t.Context(), &csi.ControllerPublishVolumeRequest{
-		VolumeId: crashed, NodeId: node, VolumeCapability: capability(), Secrets: given,
+	until(t, func() error {
+		_, err := d.ControllerPublishVolume(t.Context(), &csi.ControllerPublishVolumeRequest{
+			VolumeId: crashed, NodeId: node, VolumeCapability: capability(), Secrets: given,
+		})
+		return err
 	})
-	must(t, err)
 	for _, call := range []struct{ name, part string }{
 		{"CreateVolume", "ceph image_create"}, {"ControllerPublishVolume", "ceph image_mark"}, {"ControllerPublishVolume", "escached put_replica"},
 	} {

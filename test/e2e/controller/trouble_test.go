@@ -140,7 +140,7 @@ func escachedDown(t *testing.T, w *world, d *driver) {
 		[]codes.Code{codes.Unavailable})
 	until(t, func() error { return d.create(t.Context(), "pvc-elsewhere") })
 	w.fleet.Hosts[spare].Restart(t)
-	eventually(t, 20*time.Second, func() bool { return d.publish(t.Context(), crashed, node) == nil },
+	eventually(t, time.Minute, func() bool { return d.publish(t.Context(), crashed, node) == nil },
 		func() string { return "two hosts are up and the volume is not attached" })
 	if on := w.fleet.On(imageRef()); len(on) != 2 || !on[node] || !on[spare] {
 		t.Errorf("replicas on %v", on)

@@ -67,7 +67,7 @@ func (w *world) lead(t *testing.T) {
 	must(t, nodegroup.New(nodegroup.Config{
 		Client: m.GetClient(), Live: m.GetAPIReader(), Hosts: h, Locks: locks, Events: events, Log: logger, Now: time.Now,
 		Book: book, Guard: guard, Images: noted,
-		Poll: time.Second, Patience: time.Second, Quiet: time.Second, Parallel: 1,
+		Poll: time.Second, Patience: 4 * time.Second, Quiet: time.Second, Parallel: 1,
 	}).SetupWithManager(m))
 	must(t, move.New(move.Config{
 		Client: m.GetClient(), Live: m.GetAPIReader(), Volumes: locked, Events: events, Log: logger,

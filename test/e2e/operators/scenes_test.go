@@ -248,9 +248,7 @@ func (w *world) isIn(t *testing.T, name, group string) {
 	if claim.Status.Phase != corev1.ClaimBound || !slices.Contains(terms[0].MatchExpressions[0].Values, group) {
 		t.Errorf("volume %s: its claim is %s, its PersistentVolume allows %+v", name, claim.Status.Phase, terms)
 	}
-	for node := range w.fleet.On(ref(name)) {
-		t.Errorf("volume %s: a replica is left on %s", name, node)
-	}
+	w.until(t, "no replica of volume "+name+" is left", func() bool { return len(w.fleet.On(ref(name))) == 0 })
 }
 
 // oneToMove makes a dirty volume that no pod has.
