@@ -11,10 +11,14 @@ import (
 	"github.com/escache/escache-csi/internal/escached/volume"
 )
 
+// One client's address, as the kernel and as Ceph write it.
+const ofKernel, ofCeph = "[fd00::5efe:10.0.0.1]:0/9", "[fd00::5efe:a00:1]:0/9"
+
 // TestADeviceOnAFencedMapIsMadeAnew: this host lost the volume by force, kept its device, and has the
 // volume again. What is dirty stays dirty, on a map that can write.
 func TestADeviceOnAFencedMapIsMadeAnew(t *testing.T) {
 	w := newWorld(t)
+	w.image.ClientAddress = ofKernel
 	e := w.engine()
 	if err := e.PutReplica(t.Context(), putReq); err != nil {
 		t.Fatal(err)
@@ -28,7 +32,7 @@ func TestADeviceOnAFencedMapIsMadeAnew(t *testing.T) {
 	again := func(open int) (escache.ConnectResponse, error) {
 		w.caches.Alter(volume.NameOf(ref), func(s *cache.State) { s.Open = open })
 		return e.DevConnect(t.Context(), escache.ConnectRequest{
-			VolumeRef: ref, ImageID: "10ab", Epoch: 2, Fenced: []string{before.ClientAddress},
+			VolumeRef: ref, ImageID: "10ab", Epoch: 2, Fenced: []string{ofCeph},
 		})
 	}
 	if _, err := again(1); code(err) != escache.CodeDeviceOpen {

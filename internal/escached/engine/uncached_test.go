@@ -90,17 +90,17 @@ func TestAFencedMapWithoutACacheIsMadeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		e := w.engine()
-		first, err := e.DevConnect(t.Context(), uncachedOf(3))
-		if err != nil {
+		w.image.ClientAddress = ofKernel
+		if _, err := e.DevConnect(t.Context(), uncachedOf(3)); err != nil {
 			t.Fatal(err)
 		}
 		w.image.ClientAddress = "10.0.0.1:0/10"
 		w.mapOpen = true
-		if _, err := e.DevConnect(t.Context(), uncachedOf(4, first.ClientAddress)); code(err) != escache.CodeDeviceOpen || !one(t, e).Uncached {
+		if _, err := e.DevConnect(t.Context(), uncachedOf(4, ofCeph)); code(err) != escache.CodeDeviceOpen || !one(t, e).Uncached {
 			t.Errorf("while it is open: %v", err)
 		}
 		w.mapOpen = false
-		if again, err := e.DevConnect(t.Context(), uncachedOf(4, first.ClientAddress)); err != nil || again.ClientAddress != "10.0.0.1:0/10" {
+		if again, err := e.DevConnect(t.Context(), uncachedOf(4, ofCeph)); err != nil || again.ClientAddress != "10.0.0.1:0/10" {
 			t.Errorf("%+v %v", again, err)
 		}
 	})
