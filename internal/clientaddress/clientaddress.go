@@ -4,6 +4,7 @@ package clientaddress
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -22,6 +23,11 @@ func Canonical(address string) string {
 
 // Same reports whether both addresses are one client's.
 func Same(a, b string) bool { return a == b || Canonical(a) == Canonical(b) }
+
+// In reports whether one of the addresses is this client's.
+func In(addresses []string, client string) bool {
+	return slices.ContainsFunc(addresses, func(a string) bool { return Same(a, client) })
+}
 
 // SameHost reports whether both are IP addresses of one host, without port and brackets.
 func SameHost(a, b string) bool {

@@ -265,7 +265,8 @@ func TestALargeImageUnderADelayIsNotErased(t *testing.T) {
 	id, err := c.ImageID(ctx, s.ImageRef)
 	must(t, err)
 	inPool(t, c, pool, func(io *rados.IOContext) error {
-		return errors.Join(noteMove(io, id), librbd.GetImage(io, "a").Trash(time.Hour))
+		_, err := noteMove(io, id)
+		return errors.Join(err, librbd.GetImage(io, "a").Trash(time.Hour))
 	})
 	if left, err := c.EmptyTrash(ctx, pool); left != 1 || !errors.Is(err, ErrPermission) {
 		t.Errorf("%d left, %v", left, err)

@@ -23,23 +23,20 @@ const moveTime = 10 * time.Minute
 // there is an earlier one if the driver has finished a move that somebody had begun.
 func movedLast(noted, inTrash time.Time) bool { return inTrash.Sub(noted) < moveTime }
 
-// noteMove notes in the image's metadata that the driver is about to move it to the trash. A full pool that takes
-// no note gets its space back all the same, from this process.
-func noteMove(io *rados.IOContext, id string) error {
+// noteMove notes in the image's metadata that the driver is about to move it to the trash, and reports whether it could.
+// A full pool that takes no note gets its space back all the same, from this process.
+func noteMove(io *rados.IOContext, id string) (noted bool, err error) {
 	change := metadataChange{set: map[string]string{markTrashed: time.Now().UTC().Format(time.RFC3339Nano)}}
-	err := change.write(io, id, (*rados.WriteOp).AssertExists)
+	err = change.write(io, id, (*rados.WriteOp).AssertExists)
 	if errors.Is(translate(err), ErrFull) {
-		return nil
+		return false, nil
 	}
-	return err
+	return err == nil, err
 }
 
 // mayErase returns an error for an image in the trash that is another Kubernetes cluster's, was released, or was not
 // moved there by the driver. A purge that was interrupted has left no header, and nothing to lose.
 func (c *Cluster) mayErase(io *rados.IOContext, e TrashedImage) error {
-	if c.trash.moved(e) {
-		return nil
-	}
 	has, _, err := readMark(io, e.ID)
 	if errors.Is(err, rados.ErrNotFound) {
 		return nil
@@ -49,6 +46,9 @@ func (c *Cluster) mayErase(io *rados.IOContext, e TrashedImage) error {
 	}
 	if err := c.foreign(has); err != nil {
 		return err
+	}
+	if c.trash.movedUnnoted(e) {
+		return nil
 	}
 	if at, err := time.Parse(time.RFC3339Nano, has.Trashed); err == nil && movedLast(at, e.Deleted) {
 		return nil

@@ -29,7 +29,9 @@ type trash struct {
 	mu    sync.Mutex
 	seen  func() []emptier.PoolState
 	pools map[string]bool
-	mine  map[string]time.Time // when this process moved POOL/ID there
+	mine  map[string]bool // POOL/ID of what this process has moved there
+	// unnoted has when this process moved POOL/ID there, if a full pool did not take a note of that.
+	unnoted map[string]time.Time
 	// foreign has POOL/ID of what is marked as another Kubernetes cluster's, or was released.
 	foreign map[string]bool
 
@@ -40,7 +42,8 @@ func newTrash(clusterID string) *trash {
 	return &trash{
 		gate:   newGate(clusterID, emptier.Workers, emptier.Workers, purgeTimeout),
 		kicked: make(chan struct{}, 1),
-		pools:  map[string]bool{}, mine: map[string]time.Time{}, foreign: map[string]bool{}, prepared: map[string]bool{},
+		pools:  map[string]bool{}, mine: map[string]bool{}, unnoted: map[string]time.Time{},
+		foreign: map[string]bool{}, prepared: map[string]bool{},
 	}
 }
 
@@ -93,7 +96,9 @@ func (c *Cluster) moveToTrash(conn *rados.Conn, io *rados.IOContext, ref ImageRe
 	case err != nil:
 		return err
 	}
-	if err := noteMove(io, id); err != nil {
+	began := time.Now()
+	noted, err := noteMove(io, id)
+	if err != nil {
 		return err
 	}
 	if err := librbd.GetImage(io, ref.Name).Trash(0); err != nil {
@@ -102,7 +107,7 @@ func (c *Cluster) moveToTrash(conn *rados.Conn, io *rados.IOContext, ref ImageRe
 		}
 		return err
 	}
-	c.trash.add(ref.Pool, id)
+	c.trash.moved(ref.Pool, id, began, noted)
 	wake(c.trash.kicked)
 	return nil
 }
@@ -177,7 +182,7 @@ func (c *Cluster) TrashedImages(ctx context.Context, pool string) ([]TrashedImag
 // WatchTrash makes Run empty a pool's trash of the images that an earlier process left there. Pools
 // that were given to DeleteImage are included anyway.
 func (c *Cluster) WatchTrash(pool string) {
-	c.trash.add(pool, "")
+	c.trash.watch(pool)
 	wake(c.trash.kicked)
 }
 
@@ -230,27 +235,38 @@ func (c *Cluster) purgeOnce(ctx context.Context, e TrashedImage, left func(bytes
 	return err
 }
 
-func (t *trash) add(pool, id string) {
+func (t *trash) watch(pool string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.pools[pool] = true
-	if id != "" {
-		t.mine[pool+"/"+id] = time.Now()
+}
+
+// moved remembers that this process has moved an image to the trash, and whether the image's metadata say so.
+func (t *trash) moved(pool, id string, at time.Time, noted bool) {
+	t.watch(pool)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	key := pool + "/" + id
+	t.mine[key] = true
+	delete(t.unnoted, key)
+	if !noted {
+		t.unnoted[key] = at
 	}
 }
 
-// moved reports whether this process has moved the image to the trash, and nobody has done so since.
-func (t *trash) moved(e TrashedImage) bool {
+// movedUnnoted reports whether this process has moved the image to the trash without a note, and nobody has done so since.
+func (t *trash) movedUnnoted(e TrashedImage) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	at, mine := t.mine[e.Pool+"/"+e.ID]
-	return mine && movedLast(at, e.Deleted)
+	at, unnoted := t.unnoted[e.Pool+"/"+e.ID]
+	return unnoted && movedLast(at, e.Deleted)
 }
 
 func (t *trash) forget(pool, id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.mine, pool+"/"+id)
+	delete(t.unnoted, pool+"/"+id)
 }
 
 // disown remembers that an image is another Kubernetes cluster's, so that it is not looked at again.
@@ -265,8 +281,7 @@ func (c *Cluster) mayPurge(e TrashedImage) bool {
 	c.trash.mu.Lock()
 	defer c.trash.mu.Unlock()
 	key := e.Pool + "/" + e.ID
-	_, mine := c.trash.mine[key]
-	return mine || !c.trash.foreign[key] && c.options.OwnsTrash(e.Name)
+	return c.trash.mine[key] || !c.trash.foreign[key] && c.options.OwnsTrash(e.Name)
 }
 
 func (t *trash) setStates(states func() []emptier.PoolState) {

@@ -5,10 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/clientaddress"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/cache"
 	"github.com/escache/escache-csi/internal/escached/host"
@@ -145,7 +145,7 @@ func engineOf(asked escache.Engine) escache.Engine { return cmp.Or(asked, escach
 // What is dirty stays on the disk. Over that map nothing could be written back.
 func (e *Engine) dropFenced(ctx context.Context, v volume.Volume, dev cache.State, fenced []string) (bool, error) {
 	image, ok, err := e.imageOf(v, dev)
-	if err != nil || !ok || !slices.Contains(fenced, image.ClientAddress) {
+	if err != nil || !ok || !clientaddress.In(fenced, image.ClientAddress) {
 		return false, err
 	}
 	if dev.Open > 0 {

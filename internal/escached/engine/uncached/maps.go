@@ -17,10 +17,10 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/escache/escache-csi/api/escache"
+	"github.com/escache/escache-csi/internal/clientaddress"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/escached/host"
 	"github.com/escache/escache-csi/internal/escached/krbd"
@@ -158,7 +158,7 @@ func (m *Maps) hasReplica(ref escache.VolumeRef) bool {
 // usable returns the map that an earlier call has made, if the request may have it.
 func (m *Maps) usable(req escache.ConnectRequest) (image krbd.Device, usable bool, err error) {
 	maps, err := m.Images.Find(req.Pool, req.Image)
-	if err != nil || len(maps) != 1 || slices.Contains(req.Fenced, maps[0].ClientAddress) {
+	if err != nil || len(maps) != 1 || clientaddress.In(req.Fenced, maps[0].ClientAddress) {
 		return krbd.Device{}, false, err
 	}
 	return maps[0], true, isImage(req, maps[0])
