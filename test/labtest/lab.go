@@ -17,7 +17,7 @@ import (
 // Limits of what is done to the lab as a whole.
 const (
 	powerOnLimit = 6 * time.Minute
-	queryLimit   = 20 * time.Second // an emulated host may be slow to answer
+	queryLimit   = 2 * time.Minute // an emulated host may be slow to answer
 )
 
 // escachedPort is where the lab's hosts serve the API.

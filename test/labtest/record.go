@@ -15,7 +15,7 @@ import (
 type Record = labclient.Record
 
 // recordLimit bounds a call to the lab's arbiter.
-const recordLimit = 10 * time.Second
+const recordLimit = time.Minute
 
 // Attach records that a node may write from an epoch on, as csi-controller does before anything
 // else.

@@ -225,16 +225,24 @@ func (v *Volume) ConnectRequest(epoch int64) escache.ConnectRequest {
 	return escache.ConnectRequest{VolumeRef: v.VolumeRef, ImageID: v.ImageID, Epoch: epoch, Engine: v.Engine}
 }
 
-// Connect takes the volume over to a host, with a new epoch, and makes the device there.
-func (v *Volume) Connect(t T, h *Host) escache.ConnectResponse {
+// Connect takes the volume over to a host, with a new epoch, and makes the device there. As the kubelet does, it repeats
+// the call while the host waits for what its peer says, or for the loss of the peer to be noticed.
+func (v *Volume) Connect(t T, h *Host) (answer escache.ConnectResponse) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), callLimit)
-	defer cancel()
-	answer, err := h.API.DevConnect(ctx, v.ConnectRequest(v.NextEpoch(t, h)))
-	if err != nil {
-		t.Fatalf("%s: connect %s: %v", h.Name, v, err)
-	}
-	return *answer
+	epoch := v.NextEpoch(t, h)
+	WaitFor(t, fmt.Sprintf("%s connects %s", h.Name, v), callLimit, func(ctx context.Context) error {
+		got, err := h.API.DevConnect(ctx, v.ConnectRequest(epoch))
+		switch CodeOf(err) {
+		case escache.CodeBusy, escache.CodeConnected, escache.CodeOutdated:
+			return err
+		}
+		if err != nil {
+			t.Fatalf("%s: connect %s: %v", h.Name, v, err)
+		}
+		answer = *got
+		return nil
+	})
+	return answer
 }
 
 // Flush makes the cache clean.

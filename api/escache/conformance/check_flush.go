@@ -65,7 +65,7 @@ func (s *suite) statusWhileStuck(v *volume) escache.VolumeStatus {
 	start := time.Now()
 	status := s.first.status(v.VolumeRef)
 	s.first.node()
-	if took := time.Since(start); took > 10*time.Second {
+	if took := time.Since(start); took > time.Minute {
 		s.Errorf("status and node took %s while a flush was running", took)
 	}
 	return status
@@ -79,7 +79,7 @@ func flushTimesOut(s *suite) {
 	start := time.Now()
 	var flushed escache.FlushResponse
 	decode(s, s.first.flush(v, seconds), &flushed)
-	if took := time.Since(start); took > time.Duration(seconds+20)*time.Second {
+	if took := time.Since(start); took > time.Duration(seconds)*time.Second+time.Minute {
 		s.Errorf("a flush that was given %d s took %s", seconds, took)
 	}
 	if flushed.Clean || flushed.DirtyBytes <= 0 {
@@ -141,7 +141,7 @@ func busyNamesOperation(s *suite) {
 		if a.problem != nil && (!strings.Contains(a.problem.Detail, "flush") || !age.MatchString(a.problem.Detail)) {
 			s.Errorf("%s while a flush runs: %q does not name the operation and its age", what, a.problem.Detail)
 		}
-		if took := time.Since(start); took > 5*time.Second {
+		if took := time.Since(start); took > 15*time.Second {
 			s.Errorf("%s waited %s for the running flush", what, took)
 		}
 	}

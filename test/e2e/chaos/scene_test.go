@@ -200,13 +200,13 @@ func (s *scene) while(
 	}, underWay
 }
 
-// flushing begins a flush of data that Ceph has not. It goes on as long as the writer does, and no longer than 20 seconds.
+// flushing begins a flush of data that Ceph has not. It goes on as long as the writer does, and no longer than a minute.
 func (s *scene) flushing() (wait func()) {
 	s.Helper()
 	h := s.holder
 	flushes := func(st escache.VolumeStatus) bool { return st.State == escache.StateFlushing }
 	wait, underWay := s.while(h, "flush", flushes, func(ctx context.Context) error {
-		answer, err := h.API.Flush(ctx, escache.FlushRequest{VolumeRef: s.v.VolumeRef, TimeoutSeconds: 20})
+		answer, err := h.API.Flush(ctx, escache.FlushRequest{VolumeRef: s.v.VolumeRef, TimeoutSeconds: 60})
 		if err == nil {
 			err = fmt.Errorf("%+v", *answer) //nolint:err113 // what is logged
 		}

@@ -178,12 +178,15 @@ func (s *scene) goesOn() {
 func (s *scene) pauses(long time.Duration) {
 	s.Helper()
 	before := -1
-	labtest.WaitFor(s, "writes wait", goOnTime, func(context.Context) error {
+	labtest.WaitFor(s, "writes wait", goOnTime, func(ctx context.Context) error {
 		now := s.writer.Count()
 		if now != before {
 			before = now
 			time.Sleep(5 * time.Second) // no write in so long: they wait
 			return errors.New("writes go on")
+		}
+		if status, err := s.holder.API.VolumeStatus(ctx, s.image.VolumeRef); err == nil && !status.IOSuspended {
+			return errors.New("no write ended for a while, and I/O is not frozen")
 		}
 		return nil
 	})

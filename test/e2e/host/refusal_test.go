@@ -49,6 +49,7 @@ func secondHostIsRefused(t *testing.T, lab *labtest.Lab) {
 	epoch := v.Epoch()
 
 	// Even a caller with a newer epoch, which a confused controller might be.
+	v.WaitForPeer(t, n1)
 	refused(t, v, n2, epoch+1, escache.CodeConnected)
 	if watchers, err := v.Watchers(t.Context()); err != nil || len(watchers) != 1 {
 		t.Errorf("watchers %v, %v; want n1 alone", watchers, err)

@@ -64,9 +64,7 @@ func secretKeepsStrangersOut(t *testing.T, lab *labtest.Lab) {
 		if linkSecret(t, v, h) == before {
 			t.Errorf("%s has kept the old secret", h.Name)
 		}
-		if s := v.Status(t, h); !labtest.Redundant(s) {
-			t.Errorf("%s has lost its link: %+v", h.Name, s)
-		}
+		v.WaitForStatus(t, h, "is linked and redundant", noticeLimit, labtest.Redundant)
 	}
 	lab.PowerOff(t, n2)
 	lab.PowerOn(t, n2)

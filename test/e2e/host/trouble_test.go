@@ -19,7 +19,7 @@ func flushSurvivesStalledCeph(t *testing.T, lab *labtest.Lab) {
 	acks := n1.Fill(t, device, 0, 8*mib)
 
 	lab.StallCeph(t)
-	const timeout = 15
+	const timeout = 60
 	type answer struct {
 		flush *escache.FlushResponse
 		err   error

@@ -43,7 +43,11 @@ var errNoMonitor = errors.New("no answer from the monitor")
 
 // run runs one of Ceph's tools once.
 func (c *Cluster) run(ctx context.Context, input, tool string, args ...string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	limit := commandTimeout
+	if tool != "ceph" {
+		limit = 2 * time.Minute // nobody repeats it
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	args = append([]string{"-c", c.Conf(), "--connect-timeout", "5"}, args...)
 	if tool != "ceph" {
@@ -101,7 +105,7 @@ type request map[string]any
 // askDaemon sends a request to a daemon's admin socket and decodes the answer: it needs no quorum,
 // no key and no start of an interpreter.
 func (c *Cluster) askDaemon(ctx context.Context, daemon string, what request, answer any) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", c.adminSocket(daemon))

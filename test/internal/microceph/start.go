@@ -101,6 +101,8 @@ func (c *Cluster) startMonitor(ctx context.Context) error {
 
 // daemonState is nil if the daemon says it is in the wanted state.
 func (c *Cluster) daemonState(ctx context.Context, daemon, command, want string) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
 	var status struct{ State string }
 	if err := c.askDaemon(ctx, daemon, request{"prefix": command}, &status); err != nil {
 		return err

@@ -147,7 +147,7 @@ func (p *Process) Kill() error {
 	select {
 	case <-p.done:
 		return nil
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute): // one that waits for a disk ends after that
 		return fmt.Errorf("%s (pid %d) does not end on SIGKILL: it hangs in the kernel, see /proc/%d/stack", p.spec.Name, p.PID(), p.PID())
 	}
 }

@@ -212,7 +212,7 @@ func (n *node) dial(ctx context.Context) (net.Conn, error) {
 	if !n.machine.Running() {
 		return nil, fmt.Errorf("%s is off", n.name)
 	}
-	dialer := net.Dialer{Timeout: 5 * time.Second}
+	dialer := net.Dialer{Timeout: time.Minute} // an emulated host may stand still for seconds
 	conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(mgmtAddress(n.index), strconv.Itoa(remote.Port)))
 	if err != nil {
 		return nil, fmt.Errorf("reach %s: %w", n.name, err)
