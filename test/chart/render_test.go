@@ -24,6 +24,35 @@ func TestLint(t *testing.T) {
 // made.
 var unsteady = regexp.MustCompile(`(?m)^(  (?:servers\.|clients\.|hosts\.|tls\.|ca\.)(?:crt|key): |  secret: ).+$`)
 
+// TestAuthoritiesKeepTheirKeys: what they have signed is valid for longer, and must stay so when they are renewed.
+func TestAuthoritiesKeepTheirKeys(t *testing.T) {
+	authorities := 0
+	for _, values := range cases(t) {
+		for _, document := range strings.Split(render(t, values), "\n---\n") {
+			if !strings.Contains(document, "isCA: true") {
+				continue
+			}
+			authorities++
+			if !strings.Contains(document, "rotationPolicy: Never") {
+				t.Errorf("%s: cert-manager may give this authority a new key:\n%s", values, document)
+			}
+		}
+	}
+	if authorities < 2 {
+		t.Errorf("%d authorities were looked at", authorities)
+	}
+}
+
+// TestWholeNumbersStayWhole: Helm reads numbers of a values file as floats.
+func TestWholeNumbersStayWhole(t *testing.T) {
+	got := render(t, cases(t)["full"])
+	for _, want := range []string{"objecter_inflight_op_bytes = 104857600\n", "rbd_cache = false\n", "--drbd-minors=1000-1048575\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is not rendered", want)
+		}
+	}
+}
+
 // TestGolden compares with testdata/golden, which is what Helm 4 makes; UPDATE_GOLDEN=1 writes it
 // again.
 func TestGolden(t *testing.T) {
