@@ -20,7 +20,7 @@ var (
 	volumesDesc   = description("group_volumes", "Volumes placed in the group.", "group")
 	capacityDesc  = description("group_cache_capacity_bytes", "Size of all members' caches together.", "group")
 	allocatedDesc = description("group_cache_allocated_bytes", "Space that replicas take in all members' caches together.", "group")
-	largestDesc   = description("group_largest_cache_bytes", "Size of the largest cache that still fits in the group.", "group")
+	largestDesc   = description("group_largest_cache_bytes", "Size of the largest cache that still fits in the group. Not of a cordoned group.", "group")
 	replicasDesc  = description("node_replicas", "Replicas placed on the node.", "group", "node")
 	primariesDesc = description("node_primaries", "Replicas for which placement prefers the node as primary.", "group", "node")
 	readyDesc     = description("node_ready", "1 while new replicas can be placed on the node.", "group", "node")
@@ -39,7 +39,9 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 		gauge(volumesDesc, float64(u.Volumes), u.Group)
 		gauge(capacityDesc, float64(u.CapacityBytes), u.Group)
 		gauge(allocatedDesc, float64(u.AllocatedBytes), u.Group)
-		gauge(largestDesc, float64(u.LargestBytes), u.Group)
+		if !u.Cordoned {
+			gauge(largestDesc, float64(u.LargestBytes), u.Group)
+		}
 		for _, m := range u.Members {
 			gauge(replicasDesc, float64(m.Replicas), u.Group, m.Name)
 			gauge(primariesDesc, float64(m.Primaries), u.Group, m.Name)
