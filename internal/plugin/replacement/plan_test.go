@@ -71,6 +71,8 @@ func TestWhatBecomesOfEachVolume(t *testing.T) {
 	behind.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRecordBehindDisks, Status: metav1.ConditionTrue}}
 	stopped := volume("", cache)
 	stopped.Status.Phase = v1alpha1.VolumeConflict
+	uncached := volume("n9", ceph, "n1", "n3")
+	uncached.Status.Uncached = &v1alpha1.UncachedAttachment{Epoch: uncached.Status.Epoch}
 	for _, tc := range []struct {
 		name    string
 		down    []string
@@ -111,6 +113,8 @@ func TestWhatBecomesOfEachVolume(t *testing.T) {
 		{"holder without its disk", nil, volume("n1", cache, "n1"), true, "attached to n1, which has lost its copy: only n3 has a current one", "kubectl escache flush --volume=pvc-a --drain --wait"},
 		{"holder without its disk, drained", nil, writesThrough("n1", "n1"), false, "the only copy there, drained", "restart its pod"},
 		{"holder without its disk, host dead", []string{"n3"}, volume("n1", cache, "n1"), true, "does not answer", "discard-cache"},
+		{"attached without a cache", nil, uncached, false, "in use without a cache, in Ceph", "nothing"},
+		{"attached without a cache, host dead", []string{"n3"}, uncached, false, "in use without a cache, in Ceph", "nothing"},
 		{"record made anew, copies differ", nil, stopped, true, "nothing proves which of its copies counts", "kubectl escache adopt --all"},
 		{"other copy outside too", nil, strayed, true, "its other copy is on n9, which is not in the group either", "restart its pod"},
 		{"other copy outside too, detached", nil, strayedDirty, true, "its other copy is on n9, which is not in the group either", "kubectl escache flush --volume=pvc-a"},
