@@ -34,6 +34,10 @@ func fates() []struct {
 		fits func(v *v1alpha1.CacheVolume, node string) bool
 	}{
 		{
+			Fate{"in use without a cache, in Ceph", "nothing: it gets both copies in the group when a host there gets it"},
+			func(v *v1alpha1.CacheVolume, _ string) bool { return v.Status.UncachedAttached() && authority.InCeph(v) },
+		},
+		{
 			Fate{"attached there", "its pod goes on; restart it, and it runs on a host of the group"},
 			func(v *v1alpha1.CacheVolume, node string) bool { return v.Status.AttachedNode == node },
 		},

@@ -13,6 +13,8 @@ func TestWhatFollowsForAReplicaOutsideTheGroup(t *testing.T) {
 		"attached there":    {AttachedNode: node, Authority: v1alpha1.AuthorityCache, Outdated: []string{"n1"}},
 		"not current there": {AttachedNode: "n1", Authority: v1alpha1.AuthorityCache, Outdated: []string{node}},
 		"second copy there": {AttachedNode: "n1", Authority: v1alpha1.AuthorityCeph},
+		"in use without a cache, in Ceph": {AttachedNode: "n9", Epoch: 3, Authority: v1alpha1.AuthorityCeph, Outdated: []string{"n1", node},
+			Uncached: &v1alpha1.UncachedAttachment{Epoch: 3}},
 		"detached, in Ceph": {Authority: v1alpha1.AuthorityCeph, Outdated: []string{node}},
 		"detached, dirty":   {Authority: v1alpha1.AuthorityCache},
 	} {
