@@ -35,7 +35,9 @@ func fates() []struct {
 	}{
 		{
 			Fate{"in use without a cache, in Ceph", "nothing: it gets both copies in the group when a host there gets it"},
-			func(v *v1alpha1.CacheVolume, _ string) bool { return v.Status.UncachedAttached() && authority.InCeph(v) },
+			func(v *v1alpha1.CacheVolume, _ string) bool {
+				return v.Status.UncachedAttached() && authority.InCeph(v)
+			},
 		},
 		{
 			Fate{"attached there", "its pod goes on; restart it, and it runs on a host of the group"},

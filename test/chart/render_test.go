@@ -28,7 +28,7 @@ var unsteady = regexp.MustCompile(`(?m)^(  (?:servers\.|clients\.|hosts\.|tls\.|
 func TestAuthoritiesKeepTheirKeys(t *testing.T) {
 	authorities := 0
 	for _, values := range cases(t) {
-		for _, document := range strings.Split(render(t, values), "\n---\n") {
+		for document := range strings.SplitSeq(render(t, values), "\n---\n") {
 			if !strings.Contains(document, "isCA: true") {
 				continue
 			}

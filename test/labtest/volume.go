@@ -232,8 +232,7 @@ func (v *Volume) Connect(t T, h *Host) (answer escache.ConnectResponse) {
 	epoch := v.NextEpoch(t, h)
 	WaitFor(t, fmt.Sprintf("%s connects %s", h.Name, v), callLimit, func(ctx context.Context) error {
 		got, err := h.API.DevConnect(ctx, v.ConnectRequest(epoch))
-		switch CodeOf(err) {
-		case escache.CodeBusy, escache.CodeConnected, escache.CodeOutdated:
+		if slices.Contains([]escache.Code{escache.CodeBusy, escache.CodeConnected, escache.CodeOutdated}, CodeOf(err)) {
 			return err
 		}
 		if err != nil {

@@ -20,7 +20,8 @@ var (
 	volumesDesc   = description("group_volumes", "Volumes placed in the group.", "group")
 	capacityDesc  = description("group_cache_capacity_bytes", "Size of all members' caches together.", "group")
 	allocatedDesc = description("group_cache_allocated_bytes", "Space that replicas take in all members' caches together.", "group")
-	largestDesc   = description("group_largest_cache_bytes", "Size of the largest cache that still fits in the group. Not of a cordoned group.", "group")
+	largestDesc   = description("group_largest_cache_bytes", "Size of the largest cache that still fits in the group. "+
+		"Not of a cordoned group.", "group")
 	replicasDesc  = description("node_replicas", "Replicas placed on the node.", "group", "node")
 	primariesDesc = description("node_primaries", "Replicas for which placement prefers the node as primary.", "group", "node")
 	readyDesc     = description("node_ready", "1 while new replicas can be placed on the node.", "group", "node")
