@@ -16,7 +16,9 @@ func (w *world) cleared() {
 	w.T.Helper()
 	w.AskMove(moved, "g2")
 	csitest.Must(w.T, w.Locked.BeginMove(w.T.Context(), moved,
-		func(context.Context, *v1alpha1.CacheVolume, string) (volumes.KeptVolume, error) { return volumes.KeptVolume{}, nil }))
+		func(context.Context, *v1alpha1.CacheVolume, string) (volumes.KeptVolume, error) {
+			return volumes.KeptVolume{}, nil
+		}))
 	csitest.Must(w.T, w.Locked.ClearMove(w.T.Context(), moved))
 }
 
@@ -56,7 +58,9 @@ func TestAMoveThatIsOnRecordAgainGoesNoFurther(t *testing.T) {
 			w := twoGroups(t)
 			w.AskMove(moved, "g2")
 			csitest.Must(t, w.Locked.BeginMove(t.Context(), moved,
-				func(context.Context, *v1alpha1.CacheVolume, string) (volumes.KeptVolume, error) { return volumes.KeptVolume{}, nil }))
+				func(context.Context, *v1alpha1.CacheVolume, string) (volumes.KeptVolume, error) {
+					return volumes.KeptVolume{}, nil
+				}))
 			if name != "begun" {
 				csitest.Must(t, w.Locked.ClearMove(t.Context(), moved))
 			}

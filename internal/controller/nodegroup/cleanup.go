@@ -101,7 +101,7 @@ func (r *Reconciler) remove(ctx context.Context, images *reader, group string, s
 		v = nil
 	case err != nil:
 		return err
-	case beingReplaced(v, stale.Node):
+	case beingReplaced(v, stale.Node), beingMoved(v):
 		return nil
 	}
 	// If the volume has a replica there again, the stale one was removed before the new one was
@@ -136,6 +136,12 @@ func behind(err error) bool {
 func beingReplaced(v *v1alpha1.CacheVolume, node string) bool {
 	r := v.Status.Repair
 	return r != nil && r.Lost == node && r.Substitute != node && v.Status.IsOutdated(r.Substitute)
+}
+
+// beingMoved reports whether the volume has given up its replicas, and the record of it still names their hosts.
+func beingMoved(v *v1alpha1.CacheVolume) bool {
+	m := v.Status.Move
+	return m != nil && m.Cleared && m.Group != v.Spec.Group
 }
 
 // strike removes an entry from the list.

@@ -152,7 +152,8 @@ func (s *Steps) prepareHosts(ctx context.Context, v *v1alpha1.CacheVolume, nodes
 	return s.DropReplicas(ctx, v, nodes, nodes)
 }
 
-// ClearMove removes the replicas in the group that the volume leaves. If one cannot be given up, or if
+// ClearMove removes the replicas in the group that the volume leaves. It and the steps that follow refuse a record of which the
+// image says that it is older: a restored etcd may have brought the move back. If one cannot be given up, or if
 // nobody wants the move any more, it calls the move off.
 func (l *Locked) ClearMove(ctx context.Context, id string) error {
 	_, err := under(l, id, "move", func() (struct{}, error) {
@@ -168,6 +169,9 @@ func (s *Steps) clearMove(ctx context.Context, id string) error {
 	}
 	if v.Spec.MoveTo == nil || v.Spec.MoveTo.Group != v.Status.Move.Group {
 		return s.callOff(ctx, v)
+	}
+	if err := s.ImageNotNewer(ctx, v); err != nil {
+		return err
 	}
 	if v.Status.Epoch > 0 {
 		switch err := s.DropReplicas(ctx, v, v.Spec.Replicas, nil); Code(err) { //nolint:exhaustive // the rest stays as it is
@@ -215,7 +219,9 @@ func (l *Locked) KeepVolume(ctx context.Context, id string, kept KeptVolume) err
 // PlaceMoved puts the new group and the new replicas on record, in one write. The replicas are laid by the
 // next attachment.
 func (l *Locked) PlaceMoved(ctx context.Context, id string) error {
-	_, err := under(l, id, "move", func() (struct{}, error) { return struct{}{}, l.steps.placeMoved(ctx, id) })
+	_, err := under(l, id, "move", func() (struct{}, error) {
+		return struct{}{}, l.steps.ReportBehind(ctx, id, l.steps.placeMoved(ctx, id))
+	})
 	return err
 }
 
@@ -226,6 +232,9 @@ func (s *Steps) placeMoved(ctx context.Context, id string) error {
 	}
 	if !v.Status.Move.Cleared || v.Status.AttachedNode != "" || !authority.InCeph(v) {
 		return fmt.Errorf("volume %s has not left its replicas yet: %w", id, ErrRefused)
+	}
+	if err := s.ImageNotNewer(ctx, v); err != nil {
+		return err
 	}
 	m := v.Status.Move
 	moved := v.DeepCopy()
@@ -244,13 +253,18 @@ func (s *Steps) placeMoved(ctx context.Context, id string) error {
 
 // EndMove lets nodes have the volume again, in its new group.
 func (l *Locked) EndMove(ctx context.Context, id string) error {
-	_, err := under(l, id, "move", func() (struct{}, error) { return struct{}{}, l.steps.endMove(ctx, id) })
+	_, err := under(l, id, "move", func() (struct{}, error) {
+		return struct{}{}, l.steps.ReportBehind(ctx, id, l.steps.endMove(ctx, id))
+	})
 	return err
 }
 
 func (s *Steps) endMove(ctx context.Context, id string) error {
 	v, err := s.Volume(ctx, id)
 	if err != nil || v.Status.Move == nil || v.Status.Move.Group != v.Spec.Group {
+		return err
+	}
+	if err := s.ImageNotNewer(ctx, v); err != nil {
 		return err
 	}
 	// What is on record of replicas is of the former ones.
