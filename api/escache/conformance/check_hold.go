@@ -42,7 +42,7 @@ func holdPauses(s *suite) {
 	load.standsStill(2*time.Second, asked.Add(300*time.Second))
 	done(s, "release", s.first.release(v))
 	load.proceeds(2)
-	decode(s, s.first.pause(v, 45), &again) // enough for a busy machine to bring the image up to date
+	decode(s, s.first.pause(v, 15), &again) // enough for a busy machine to bring the image up to date
 	load.proceeds(2)                        // the watchdog ends a pause, too
 	load.stop()
 	done(s, "release what the watchdog released", s.first.release(v))
