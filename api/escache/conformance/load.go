@@ -77,7 +77,7 @@ func (l *load) standsStill(d time.Duration, until time.Time) {
 	l.v.s.Helper()
 	const underWay = 1
 	before := l.writes.Load()
-	time.Sleep(d)
+	time.Sleep(d + d/4)
 	n := l.writes.Load() - before
 	if n > underWay && time.Now().Before(until) {
 		l.v.s.Errorf("%d writes to %s were acknowledged while it was held", n, l.v.device)
