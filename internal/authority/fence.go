@@ -90,7 +90,7 @@ func Late(v *v1alpha1.CacheVolume, open []string, known map[string][]string) []v
 		return nil
 	}
 	var late []v1alpha1.FencedClient
-	held := slices.ContainsFunc(open, func(address string) bool { return clientaddress.Same(address, v.Status.ClientAddress) })
+	held := clientaddress.In(open, v.Status.ClientAddress)
 	for _, address := range open {
 		lost := v1alpha1.FencedClient{}
 		for _, earlier := range v.Status.Fenced {

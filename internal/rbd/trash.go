@@ -243,9 +243,9 @@ func (t *trash) watch(pool string) {
 
 // moved remembers that this process has moved an image to the trash, and whether the image's metadata say so.
 func (t *trash) moved(pool, id string, at time.Time, noted bool) {
-	t.watch(pool)
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.pools[pool] = true
 	key := pool + "/" + id
 	t.mine[key] = true
 	delete(t.unnoted, key)

@@ -83,11 +83,15 @@ func Of(v *v1alpha1.CacheVolume, group *v1alpha1.NodeGroup, e Evidence) Finding 
 // TwoCopies is the message where nothing is wrong.
 const TwoCopies = "every acknowledged write is on two hosts or in Ceph"
 
-// Lost returns the node whose copy of the volume is not current, or "". A volume that is in Ceph needs no
-// copy while it is detached, or attached without a cache: the next attachment in its group creates its
-// replicas again.
+// NeedsNoCopy reports whether a volume that is in Ceph is detached, or attached without a cache. The next attachment in its
+// group creates its replicas again.
+func NeedsNoCopy(v *v1alpha1.CacheVolume) bool {
+	return (v.Status.AttachedNode == "" || v.Status.UncachedAttached()) && authority.InCeph(v)
+}
+
+// Lost returns the node whose copy of the volume is not current, or "". A volume that needs no copy has lost none.
 func Lost(v *v1alpha1.CacheVolume) string {
-	if (v.Status.AttachedNode == "" || v.Status.UncachedAttached()) && authority.InCeph(v) {
+	if NeedsNoCopy(v) {
 		return ""
 	}
 	for _, node := range v.Spec.Replicas {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"google.golang.org/grpc/codes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -11,15 +12,14 @@ import (
 	"github.com/escache/escache-csi/test/csitest"
 )
 
-// cleared begins the move to g2, and gives up the replicas in g1.
-func (w *world) cleared() {
+// begun begins the move to g2.
+func (w *world) begun() {
 	w.T.Helper()
 	w.AskMove(moved, "g2")
 	csitest.Must(w.T, w.Locked.BeginMove(w.T.Context(), moved,
 		func(context.Context, *v1alpha1.CacheVolume, string) (volumes.KeptVolume, error) {
 			return volumes.KeptVolume{}, nil
 		}))
-	csitest.Must(w.T, w.Locked.ClearMove(w.T.Context(), moved))
 }
 
 // TestAReplicaThatAMoveLeavesStaysOnTheList: its host was cordoned when the move left it. Until the new place is on record, the
@@ -33,7 +33,8 @@ func TestAReplicaThatAMoveLeavesStaysOnTheList(t *testing.T) {
 	group.Spec.CordonedNodes = []string{left}
 	csitest.Must(t, w.API.Update(t.Context(), group))
 	w.PollBoth()
-	w.cleared()
+	w.begun()
+	csitest.Must(t, w.Locked.ClearMove(t.Context(), moved))
 	if !w.Host(left).Has(csitest.Ref(v)) {
 		t.Fatal("the cordoned host was asked")
 	}
@@ -56,11 +57,7 @@ func TestAMoveThatIsOnRecordAgainGoesNoFurther(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := twoGroups(t)
-			w.AskMove(moved, "g2")
-			csitest.Must(t, w.Locked.BeginMove(t.Context(), moved,
-				func(context.Context, *v1alpha1.CacheVolume, string) (volumes.KeptVolume, error) {
-					return volumes.KeptVolume{}, nil
-				}))
+			w.begun()
 			if name != "begun" {
 				csitest.Must(t, w.Locked.ClearMove(t.Context(), moved))
 			}
@@ -72,7 +69,7 @@ func TestAMoveThatIsOnRecordAgainGoesNoFurther(t *testing.T) {
 			note := w.Images.Notes[image]
 			note.Epoch++
 			w.Images.Notes[image] = note
-			if err := step(w); volumes.Code(err).String() != "FailedPrecondition" {
+			if err := step(w); volumes.Code(err) != codes.FailedPrecondition {
 				t.Errorf("it goes on: %v", err)
 			}
 			now := w.Volume(moved)

@@ -33,9 +33,13 @@ type KeptVolume struct {
 // is changed if the error wraps ErrRefused or authority.ErrRefused. It wraps authority.ErrAttached if only
 // the attachment is in the way. A volume that nobody wants to move, or whose move has begun, is success.
 func (l *Locked) BeginMove(ctx context.Context, id string, movable Movable) error {
-	_, err := under(l, id, "move", func() (struct{}, error) {
-		return struct{}{}, l.steps.ReportBehind(ctx, id, l.steps.beginMove(ctx, id, movable))
-	})
+	return l.moveStep(ctx, id, func() error { return l.steps.beginMove(ctx, id, movable) })
+}
+
+// moveStep takes a step of a move under the volume's lock, and tells people if the record is older than what its hosts or its
+// image have.
+func (l *Locked) moveStep(ctx context.Context, id string, step func() error) error {
+	_, err := under(l, id, "move", func() (struct{}, error) { return struct{}{}, l.steps.ReportBehind(ctx, id, step()) })
 	return err
 }
 
@@ -156,10 +160,7 @@ func (s *Steps) prepareHosts(ctx context.Context, v *v1alpha1.CacheVolume, nodes
 // image says that it is older: a restored etcd may have brought the move back. If one cannot be given up, or if
 // nobody wants the move any more, it calls the move off.
 func (l *Locked) ClearMove(ctx context.Context, id string) error {
-	_, err := under(l, id, "move", func() (struct{}, error) {
-		return struct{}{}, l.steps.ReportBehind(ctx, id, l.steps.clearMove(ctx, id))
-	})
-	return err
+	return l.moveStep(ctx, id, func() error { return l.steps.clearMove(ctx, id) })
 }
 
 func (s *Steps) clearMove(ctx context.Context, id string) error {
@@ -219,10 +220,7 @@ func (l *Locked) KeepVolume(ctx context.Context, id string, kept KeptVolume) err
 // PlaceMoved puts the new group and the new replicas on record, in one write. The replicas are laid by the
 // next attachment.
 func (l *Locked) PlaceMoved(ctx context.Context, id string) error {
-	_, err := under(l, id, "move", func() (struct{}, error) {
-		return struct{}{}, l.steps.ReportBehind(ctx, id, l.steps.placeMoved(ctx, id))
-	})
-	return err
+	return l.moveStep(ctx, id, func() error { return l.steps.placeMoved(ctx, id) })
 }
 
 func (s *Steps) placeMoved(ctx context.Context, id string) error {
@@ -253,10 +251,7 @@ func (s *Steps) placeMoved(ctx context.Context, id string) error {
 
 // EndMove lets nodes have the volume again, in its new group.
 func (l *Locked) EndMove(ctx context.Context, id string) error {
-	_, err := under(l, id, "move", func() (struct{}, error) {
-		return struct{}{}, l.steps.ReportBehind(ctx, id, l.steps.endMove(ctx, id))
-	})
-	return err
+	return l.moveStep(ctx, id, func() error { return l.steps.endMove(ctx, id) })
 }
 
 func (s *Steps) endMove(ctx context.Context, id string) error {

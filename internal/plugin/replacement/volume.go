@@ -38,7 +38,7 @@ func (p *Plan) judge(v *v1alpha1.CacheVolume, now time.Time) Volume {
 		return refuse("a host has data that its record does not know", "bring the record up to date first: docs/restore-etcd.md")
 	case v.Status.Phase == v1alpha1.VolumeConflict:
 		return refuse("nothing proves which of its copies counts", "decide that first: kubectl escache adopt --all says how")
-	case (v.Status.AttachedNode == "" || v.Status.UncachedAttached()) && authority.InCeph(v):
+	case redundancy.NeedsNoCopy(v):
 		return p.fate(v)
 	case !slices.Contains(p.Nodes, partner):
 		then := "restart its pod: it gets both copies in the group; then repeat this"

@@ -314,11 +314,7 @@ func deletedWhileMoving(t *testing.T, w *world) {
 	if pv := w.pvOf(t, v.Name); pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
 		t.Errorf("PersistentVolume %+v", pv)
 	}
-	var events string
-	eventually(t, time.Minute, func() bool {
-		events = w.kubectl(t, "", "get", "events", "-A")
-		return strings.Contains(events, "VolumeRetained")
-	}, func() string { return "no Event says so:\n" + events })
+	w.saysInEvent(t, "VolumeRetained")
 	w.kubectl(t, "", "patch", "pv", v.Name, "--type=merge", "-p", `{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
 	eventually(t, time.Minute, func() bool { return len(w.volumes(t)) == 0 }, func() string {
 		pvs := &corev1.PersistentVolumeList{}

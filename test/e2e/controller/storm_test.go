@@ -142,13 +142,19 @@ func groupStatus(t *testing.T, w *world) {
 	says("late", "Kubernetes has no node n88")
 	says("g1", `"ready":"3/3"`)
 	for _, reason := range []string{"EscachedUnreachable", "Unhealthy", "MemberReady", "ClaimedByAnotherGroup"} {
-		var events string
-		eventually(t, time.Minute, func() bool {
-			events = w.kubectl(t, "", "get", "events", "-A")
-			return strings.Contains(events, reason)
-		}, func() string { return "no event " + reason + ":\n" + events })
+		w.saysInEvent(t, reason)
 	}
 	w.kubectl(t, "", "delete", "nodegroup", "late")
+}
+
+// saysInEvent waits for an Event with this reason. Events are sent on their own, after what they tell of.
+func (w *world) saysInEvent(t *testing.T, reason string) {
+	t.Helper()
+	var events string
+	eventually(t, time.Minute, func() bool {
+		events = w.kubectl(t, "", "get", "events", "-A")
+		return strings.Contains(events, reason)
+	}, func() string { return "no Event " + reason + ":\n" + events })
 }
 
 // orphanCommand shows that orphans are found, and removed only when named.
