@@ -208,11 +208,11 @@ func (r *Repairer) admitFlushes(works []*work) (waiting map[string]string) {
 
 // candidate says which nodes can get a volume's copy. One that is on record stays the one, unless it
 // cannot get the copy any more before that has begun. A host that has failed for long is tried after the others,
-// and after the other volumes.
+// and after the other volumes. So is one that refuses, or a holder that does, but no other host takes its place.
 func (r *Repairer) candidate(v *v1alpha1.CacheVolume, step Step) (Candidate, error) {
 	onRecord := v.Status.Repair.Substitute
 	c := Candidate{Name: v.Name, Holder: step.Holder, Since: v.Status.Repair.Since.Time, Able: []string{onRecord}, Copying: true}
-	is, cannot := r.cannot(v.Name, onRecord)
+	is, cannot := r.cannot(v.Name, onRecord, step.Holder)
 	if cannot {
 		c.Copying, c.Failed = false, is.tried
 	}
@@ -221,7 +221,7 @@ func (r *Repairer) candidate(v *v1alpha1.CacheVolume, step Step) (Candidate, err
 	}
 	able, err := r.Volumes.Substitutes(v, step.Lost, step.Place)
 	others := slices.DeleteFunc(slices.Clone(able), func(node string) bool { return node == onRecord })
-	if len(others) == len(able) || cannot && len(others) > 0 {
+	if len(others) == len(able) || cannot && is.leave(onRecord) && len(others) > 0 {
 		c.Able, c.Copying, c.Failed = others, false, time.Time{}
 	}
 	return c, err

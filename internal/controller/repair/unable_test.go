@@ -61,27 +61,42 @@ func TestAHostThatCannotCreateTheCopyIsTriedAgainIfThereIsNoOther(t *testing.T) 
 	}
 }
 
-// The volumes have the same holder, and there is one host that could take their copies. It cannot take the first.
+// The volumes have the same holder, and there is one host that could take their copies. The first copy fails again and
+// again: that host cannot take it, or it refuses, or the holder does.
 func TestACopyThatCannotBeCreatedHoldsUpNoOther(t *testing.T) {
-	w := newWorld(t, "a", "b")
-	n3 := w.fleet.Hosts["n3"]
-	n3.Refuse(putCall, escache.CodeInternal)
-	w.lose(2*time.Minute, "a", "b")
-	w.polls(time.Minute)
-	w.at("b", "Waiting", "is copying volume a")
-	w.polls(3 * time.Minute)
-	w.at("b", "Copying", "")
-	w.polls(3 * time.Minute)
-	n3.Refuse(putCall, "")
-	for range 2 { // one after the other
-		w.polls(time.Minute)
-		w.fleet.Hosts["n1"].Sync(ref("a"), 100)
-		w.fleet.Hosts["n1"].Sync(ref("b"), 100)
-	}
-	w.polls(time.Minute)
-	for _, name := range []string{"a", "b"} {
-		w.at(name, repair.ReasonNone, "")
-		w.replicasOn(name, "n1", "n3")
+	for _, failure := range []struct {
+		node, call string
+		code       escache.Code
+	}{
+		{"n3", putCall, escache.CodeInternal},
+		{"n3", putCall, escache.CodeStaleEpoch},
+		{"n3", deleteCall, escache.CodeConnected},
+		{"n1", putCall, escache.CodeReplicaMismatch},
+	} {
+		t.Run(failure.node+" "+failure.call+" "+string(failure.code), func(t *testing.T) {
+			w := newWorld(t, "a", "b")
+			host := w.fleet.Hosts[failure.node]
+			host.Refuse(failure.call, failure.code)
+			w.lose(2*time.Minute, "a", "b")
+			w.polls(time.Minute)
+			w.at("b", "Waiting", "is copying volume a")
+			w.polls(3 * time.Minute)
+			if s := w.volume("b").Status.Repair; s == nil || s.Substitute != "n3" {
+				t.Fatalf("repair of b: %+v", s)
+			}
+			w.polls(3 * time.Minute)
+			host.Refuse(failure.call, "")
+			for range 2 { // one after the other
+				w.polls(time.Minute)
+				w.fleet.Hosts["n1"].Sync(ref("a"), 100)
+				w.fleet.Hosts["n1"].Sync(ref("b"), 100)
+			}
+			w.polls(time.Minute)
+			for _, name := range []string{"a", "b"} {
+				w.at(name, repair.ReasonNone, "")
+				w.replicasOn(name, "n1", "n3")
+			}
+		})
 	}
 }
 

@@ -246,13 +246,14 @@ func unable(err error) bool {
 	}, problem.Code)
 }
 
-// Unable returns the host that answered that it cannot do what was asked of it, for a reason that says nothing
-// about the volume's data. It returns "" for other errors.
-func Unable(err error) string {
-	if failure, ofHost := errors.AsType[*hostError](err); ofHost && unable(err) {
-		return failure.host
+// Failed returns the host whose answer is the error, and whether it refused what was asked of it: a refusal may be
+// about the volume's data, any other failure is not. It returns "" for other errors.
+func Failed(err error) (host string, refused bool) {
+	failure, ofHost := errors.AsType[*hostError](err)
+	if _, answered := errors.AsType[*escache.Problem](err); !ofHost || !answered {
+		return "", false
 	}
-	return ""
+	return failure.host, !unable(err)
 }
 
 // unreadable reports whether the host cannot tell what its replica holds, for example because its
