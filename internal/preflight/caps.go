@@ -8,6 +8,7 @@ import (
 	"time"
 
 	storagev1 "k8s.io/api/storage/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/checklist"
@@ -38,9 +39,11 @@ const capsTimeout = 90 * time.Second
 
 // caps checks that each Ceph user has the capabilities that it needs, and no others as far as that can be seen.
 func (c *Cluster) caps(ctx context.Context) []checklist.Result {
-	all := &storagev1.StorageClassList{}
-	if err := c.API.List(ctx, all); err != nil {
-		return []checklist.Result{unread(err)}
+	classes, volumes, snapshots := &storagev1.StorageClassList{}, &v1alpha1.CacheVolumeList{}, &v1alpha1.CacheSnapshotList{}
+	for _, list := range []client.ObjectList{classes, volumes, snapshots} {
+		if err := c.API.List(ctx, list); err != nil {
+			return []checklist.Result{unread(err)}
+		}
 	}
 	var results []checklist.Result
 	for _, user := range c.CephUsers {
@@ -48,15 +51,18 @@ func (c *Cluster) caps(ctx context.Context) []checklist.Result {
 		if user.Hosts {
 			name = "Ceph user of hosts"
 		}
-		for _, r := range user.check(ctx, all.Items) {
+		pools, made := poolsOf(classes.Items, user.ClusterID)
+		pools = slices.Concat(pools, poolsInUse(volumes.Items, snapshots.Items, user.ClusterID))
+		slices.Sort(pools)
+		for _, r := range user.check(ctx, slices.Compact(pools), made) {
 			results = append(results, r.Of(name))
 		}
 	}
 	return results
 }
 
-func (u CephUser) check(ctx context.Context, classes []storagev1.StorageClass) []checklist.Result {
-	pools, made := poolsOf(classes, u.ClusterID)
+// check checks the user's capabilities for these pools, of which the driver may make some itself.
+func (u CephUser) check(ctx context.Context, pools, made []string) []checklist.Result {
 	if len(pools) == 0 {
 		return []checklist.Result{checklist.Badf(checklist.Unknown, "make a StorageClass (docs/parameters.md), and repeat it",
 			"not checked: no StorageClass names a pool of the Ceph cluster %s", u.ClusterID)}
@@ -65,7 +71,7 @@ func (u CephUser) check(ctx context.Context, classes []storagev1.StorageClass) [
 	if err != nil {
 		return []checklist.Result{checklist.Badf(checklist.Failed,
 			"see that the Secret has the keyring of a user that Ceph knows, that Ceph answers (ceph -s), and give the user its caps: "+
-				u.capsFor("client.NAME", pools), "%v", err)}
+				u.capsFor("client.NAME", pools, made), "%v", err)}
 	}
 	var results []checklist.Result
 	missing := slices.DeleteFunc(slices.Clone(r.Missing), func(pool string) bool { return slices.Contains(made, pool) })
@@ -76,12 +82,12 @@ func (u CephUser) check(ctx context.Context, classes []storagev1.StorageClass) [
 	}
 	if lacks := u.lacks(r); len(lacks) > 0 {
 		results = append(results, checklist.Badf(checklist.Failed,
-			u.capsFor(r.User, pools)+" (it replaces all caps of the user: add pools of volumes that no StorageClass names)",
+			u.capsFor(r.User, pools, made)+" (it replaces all caps of the user)",
 			"Ceph refuses %s what it needs: %s", r.User, strings.Join(lacks, ", ")))
 	}
 	if beyond := u.beyond(r); len(beyond) > 0 {
 		results = append(results, checklist.Badf(checklist.Warning,
-			"if no volume needs it: "+u.capsFor(r.User, pools)+" (docs/security.md)",
+			"if nothing else needs it: "+u.capsFor(r.User, pools, made)+" (docs/security.md)",
 			"%s may do more than it needs: %s", r.User, strings.Join(beyond, ", ")))
 	}
 	if len(results) == 0 {
@@ -109,8 +115,26 @@ func poolsOf(classes []storagev1.StorageClass, clusterID string) (pools, made []
 			made = append(made, p.Pool)
 		}
 	}
-	slices.Sort(pools)
 	return pools, made
+}
+
+// poolsInUse are the pools of volumes and of snapshots: their StorageClass may be gone.
+func poolsInUse(volumes []v1alpha1.CacheVolume, snapshots []v1alpha1.CacheSnapshot, clusterID string) (pools []string) {
+	for _, v := range volumes {
+		if v.Spec.ClusterID != clusterID {
+			continue
+		}
+		pools = append(pools, v.Spec.Pool)
+		if v.Spec.DataPool != "" {
+			pools = append(pools, v.Spec.DataPool)
+		}
+	}
+	for _, s := range snapshots {
+		if s.Spec.ClusterID == clusterID {
+			pools = append(pools, s.Spec.Pool)
+		}
+	}
+	return pools
 }
 
 // lacks names what the user needs and may not.
@@ -148,10 +172,13 @@ func (u CephUser) beyond(r Rights) (all []string) {
 }
 
 // capsFor is the command that gives a user what docs/security.md says.
-func (u CephUser) capsFor(user string, pools []string) string {
+func (u CephUser) capsFor(user string, pools, made []string) string {
 	mon := "profile rbd"
 	if !u.Hosts {
 		mon += `, allow command "osd blocklist", allow command "osd pool application get", allow command "df"`
+	}
+	if !u.Hosts && len(made) > 0 {
+		mon += `, allow command "osd pool create", allow command "osd pool application enable"`
 	}
 	var osd []string
 	for _, pool := range pools {

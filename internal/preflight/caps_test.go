@@ -8,13 +8,16 @@ import (
 	"testing"
 
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/checklist"
 )
 
 const (
 	controllerCaps = `ceph auth caps client.c mon 'profile rbd, allow command "osd blocklist", allow command "osd pool application get", ` +
-		`allow command "df"' osd 'profile rbd pool=bulk, profile rbd pool=fast, profile rbd pool=meta'`
+		`allow command "df", allow command "osd pool create", allow command "osd pool application enable"' ` +
+		"osd 'profile rbd pool=bulk, profile rbd pool=fast, profile rbd pool=meta'"
 	hostsCaps = "ceph auth caps client.c mon 'profile rbd' osd 'profile rbd pool=bulk, profile rbd pool=fast, profile rbd pool=meta'"
 )
 
@@ -80,6 +83,30 @@ func TestCapsAreExactlyThoseNeeded(t *testing.T) {
 				t.Errorf("it is called %q", got[0].Check)
 			}
 		})
+	}
+}
+
+// The command replaces all caps of the user, and a volume outlives its StorageClass.
+func TestCapsAreForThePoolsOfVolumesToo(t *testing.T) {
+	w := healthy(t)
+	for name, v := range map[string]v1alpha1.CacheVolumeSpec{
+		"v": {ClusterID: "lab", Pool: "old", DataPool: "wide"}, "same": {ClusterID: "lab", Pool: "fast"}, "there": {ClusterID: "other", Pool: "far"},
+	} {
+		w.objects = append(w.objects, &v1alpha1.CacheVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v})
+	}
+	w.objects = append(w.objects, &v1alpha1.CacheSnapshot{ObjectMeta: metav1.ObjectMeta{Name: "s"},
+		Spec: v1alpha1.CacheSnapshotSpec{ClusterID: "lab", Pool: "kept"}})
+	cluster := w.cluster()
+	cluster.CephUsers = []CephUser{{ClusterID: "lab", Rights: func(_ context.Context, pools []string) (Rights, error) {
+		if want := []string{"bulk", "fast", "kept", "meta", "old", "wide"}; !slices.Equal(pools, want) {
+			t.Errorf("asked about %q", pools)
+		}
+		return Rights{User: "client.c", Statistics: true, Applications: true}, nil
+	}}}
+	got := capsOf(t, cluster)
+	if want := "profile rbd pool=meta, profile rbd pool=old, profile rbd pool=wide'"; len(got) != 1 ||
+		!strings.Contains(got[0].Remedy, want) || strings.Contains(got[0].Remedy, "osd pool create") {
+		t.Errorf("%+v", got)
 	}
 }
 
