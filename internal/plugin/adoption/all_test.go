@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -155,6 +156,24 @@ func TestAdoptAllLeavesObjectsOfOthersAlone(t *testing.T) {
 		if err := json.Unmarshal(out.Bytes(), &result); err != nil || !strings.Contains(strings.Join(result.Volumes[0].Left, " "), says) {
 			t.Errorf("%v\n%s", err, out.String())
 		}
+	}
+}
+
+// Somebody has deleted the claim and kept the PersistentVolume. A new claim of that name would wait for ever.
+func TestAdoptAllMakesNoClaimThatWouldNotBeBound(t *testing.T) {
+	released := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}
+	released.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: v1alpha1.DriverName, VolumeHandle: "pvc-a"}
+	released.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "shop", Name: "data", UID: "of-the-deleted-one"}
+	released.Status.Phase = corev1.VolumeReleased
+	api := plugintest.Cluster(t, plugintest.Class(), shop(), released)
+	c, out := plugintest.Output()
+	answerRebuilds(t, api, remains()[0])
+	if err := runAdoptAll(t.Context(), c, api, allFlags(func(f *options) { f.apply = true })); err != nil {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+	err := api.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "data"}, &corev1.PersistentVolumeClaim{})
+	if !apierrors.IsNotFound(err) {
+		t.Errorf("the claim: %v", err)
 	}
 }
 

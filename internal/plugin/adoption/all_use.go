@@ -39,6 +39,10 @@ func makeUse(ctx context.Context, api client.Client, r *rebuilt, known claims.Us
 	if claim == nil {
 		return nil
 	}
+	// A PersistentVolume that a claim has had knows better than the image. If that claim was deleted, a new one would not get it.
+	if pv, err := getPersistentVolume(ctx, api, t.name); err != nil || pv != nil && !freeFor(pv, t.namespace, t.claim) {
+		return err
+	}
 	err = api.Get(ctx, client.ObjectKey{Name: t.namespace}, &corev1.Namespace{})
 	if apierrors.IsNotFound(err) {
 		r.Left = append(r.Left, fmt.Sprintf("there is no namespace %s for claim %s: make it, and run this again", t.namespace, t.claim))
@@ -51,6 +55,15 @@ func makeUse(ctx context.Context, api client.Client, r *rebuilt, known claims.Us
 		pvc, ok := o.(*corev1.PersistentVolumeClaim)
 		return ok && pvc.Spec.VolumeName == claim.Spec.VolumeName
 	})
+}
+
+// getPersistentVolume returns nil if there is none of this name: in a dry run nothing is made.
+func getPersistentVolume(ctx context.Context, api client.Reader, name string) (*corev1.PersistentVolume, error) {
+	pv := &corev1.PersistentVolume{}
+	if err := api.Get(ctx, client.ObjectKey{Name: name}, pv); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	return pv, nil
 }
 
 // makeObject makes an object, unless it is there already and is the volume's.
