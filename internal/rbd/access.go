@@ -25,8 +25,9 @@ type Watcher struct {
 	Cookie  uint64
 }
 
-// Watchers returns the clients that have an image mapped or open for writing. This package opens
-// images read-only and is not among them.
+// Watchers returns the clients that have an image mapped or open for writing. This process is not among them: it
+// writes no data. It opens images read-only to look at them, but a change that nobody waits for any more may still
+// have one open for writing, and its lock. If it were fenced as the image's user, this process would shut itself out.
 func (c *Cluster) Watchers(ctx context.Context, ref ImageRef) ([]Watcher, error) {
 	return onImage(ctx, c, "watchers", ref.String(), ref, readOnly, func(image *librbd.Image) ([]Watcher, error) {
 		all, err := image.ListWatchers()
@@ -35,6 +36,9 @@ func (c *Cluster) Watchers(ctx context.Context, ref ImageRef) ([]Watcher, error)
 		}
 		out := make([]Watcher, 0, len(all))
 		for _, w := range all {
+			if c.isOwn(w.Addr) {
+				continue
+			}
 			out = append(out, Watcher{Address: w.Addr, Client: w.Id, Cookie: w.Cookie})
 		}
 		return out, nil
@@ -49,11 +53,11 @@ type LockOwner struct {
 }
 
 // LockOwner returns the client that holds an image's exclusive lock, alive or dead, or nil if there
-// is none.
+// is none, or if it is this process; see Watchers.
 func (c *Cluster) LockOwner(ctx context.Context, ref ImageRef) (*LockOwner, error) {
 	return onImage(ctx, c, "lock_owner", ref.String(), ref, readOnly, func(image *librbd.Image) (*LockOwner, error) {
 		_, lockers, err := image.ListLockers()
-		if err != nil || len(lockers) == 0 {
+		if err != nil || len(lockers) == 0 || c.isOwn(lockers[0].Addr) {
 			return nil, err
 		}
 		return &LockOwner{Address: lockers[0].Addr, Client: lockers[0].Client, Cookie: lockers[0].Cookie}, nil

@@ -6,6 +6,9 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/ceph/go-ceph/rados"
+	librbd "github.com/ceph/go-ceph/rbd"
 )
 
 func TestBlocklist(t *testing.T) {
@@ -116,4 +119,24 @@ func TestABlocklistedConnectionIsReplaced(t *testing.T) {
 		time.Sleep(50 * time.Millisecond)
 	}
 	t.Fatalf("never came back: %v", failures[len(failures)-1])
+}
+
+// A change that outlives its call has the image open, and its lock. This process is no user of the image that could be fenced.
+func TestThisProcessIsNoUserOfAnImage(t *testing.T) {
+	c, pool, ctx := open(t, ceph, Options{}), newPool(t), t.Context()
+	s := spec(pool, "a")
+	must(t, c.CreateImage(ctx, s))
+	inPool(t, c, pool, func(io *rados.IOContext) error {
+		image, err := librbd.OpenImage(io, s.Name, librbd.NoSnapshot)
+		must(t, err)
+		defer func() { must(t, image.Close()) }()
+		must(t, image.LockAcquire(librbd.LockModeExclusive))
+		if w, err := c.Watchers(ctx, s.ImageRef); err != nil || len(w) > 0 {
+			t.Errorf("watchers %+v, %v", w, err)
+		}
+		if o, err := c.LockOwner(ctx, s.ImageRef); err != nil || o != nil {
+			t.Errorf("lock owner %+v, %v", o, err)
+		}
+		return nil
+	})
 }

@@ -23,6 +23,8 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/escache/escache-csi/internal/clientaddress"
 )
 
 // Options configures Clusters. Only Dir is required; the zero value of every other field is a good
@@ -173,6 +175,7 @@ type Cluster struct {
 	mu       sync.Mutex
 	settings settings
 	checked  time.Time
+	own      []string // the addresses of all connections there were: a closed one may still be on an image
 }
 
 // ID returns the cluster ID, which is the name of its directory.
@@ -283,18 +286,28 @@ func attempt[T any](c *Cluster, fn func(*rados.Conn) (T, error)) (T, error) {
 // dial connects, and returns only connections that were admitted.
 func (c *Cluster) dial(s settings) (*rados.Conn, error) {
 	conn, err := connect(s, timeouts{connect: c.options.ConnectTimeout, op: c.options.OpTimeout})
-	if err != nil || c.options.Admit == nil {
-		return conn, err
+	if err != nil {
+		return nil, err
 	}
 	address, err := conn.GetAddrs()
-	if err == nil {
+	if err == nil && c.options.Admit != nil {
 		err = c.options.Admit(Session{Cluster: c.id, Address: address, conn: conn})
 	}
 	if err != nil {
 		conn.Shutdown()
 		return nil, notAdmitted(err)
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.own = append(c.own, address)
 	return conn, nil
+}
+
+// isOwn reports whether a client's address is of a connection of this process.
+func (c *Cluster) isOwn(address string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return clientaddress.In(c.own, address)
 }
 
 // notAdmitted keeps an error from Ceph. Any other error counts as unavailable: a later connection
