@@ -90,7 +90,10 @@ func runMove(ctx context.Context, c *console.Console, api client.Client, name st
 	}
 	m := &mover{Console: c, api: api, parallel: 1, patient: true, going: map[string]*going{}}
 	m.queue = []placement.Move{{Volume: name, From: v.Spec.Group, To: placement.Placement{Group: f.group}}}
-	return m.run(ctx, f.timeout)
+	if err := m.run(ctx, f.timeout); err != nil || m.done > 0 {
+		return err
+	}
+	return fmt.Errorf("volume %s was deleted before it had moved", name)
 }
 
 func openGroup(ctx context.Context, api client.Reader, name string) error {

@@ -242,6 +242,48 @@ func TestAnOldRefusalDoesNotCount(t *testing.T) {
 	plugintest.Says(t, text, "v0: in group fresh")
 }
 
+// TestOnlyTheOwnRequestIsWithdrawn: a refused one that was there before is somebody else's.
+func TestOnlyTheOwnRequestIsWithdrawn(t *testing.T) {
+	for before, says := range map[bool]string{true: "the request of somebody else stays", false: "refused, and nothing was changed"} {
+		api := filledGroups(t, 1)
+		if before {
+			_, err := moveTo(t, api, "v0", moveFlags{group: "fresh"})
+			plugintest.Must(t, err)
+		}
+		controller(t, api, "v0")
+		var out bytes.Buffer
+		begin := time.Now()
+		fast := plugintest.Console(&out, func() time.Time { return begin.Add(20 * time.Since(begin)) })
+		err := runMove(t.Context(), fast, api, "v0", moveFlags{group: "fresh", wait: true, timeout: time.Minute})
+		if err == nil || !strings.Contains(err.Error(), "not moved: v0") {
+			t.Errorf("before %t: %v", before, err)
+		}
+		plugintest.Says(t, out.String(), says)
+		v := &v1alpha1.CacheVolume{}
+		plugintest.Must(t, api.Get(t.Context(), client.ObjectKey{Name: "v0"}, v))
+		if (v.Spec.MoveTo != nil) != before {
+			t.Errorf("before %t: %+v", before, v.Spec.MoveTo)
+		}
+	}
+}
+
+func TestAVolumeThatIsDeletedHasNotMoved(t *testing.T) {
+	api := filledGroups(t, 1)
+	attach(t, api, "v0")
+	go func() {
+		v := &v1alpha1.CacheVolume{}
+		for v.Spec.MoveTo == nil && t.Context().Err() == nil {
+			time.Sleep(50 * time.Millisecond)
+			_ = api.Get(t.Context(), client.ObjectKey{Name: "v0"}, v)
+		}
+		_ = api.Delete(t.Context(), v)
+	}()
+	text, err := moveTo(t, api, "v0", moveFlags{group: "fresh", wait: true, timeout: time.Minute})
+	if err == nil || !strings.Contains(err.Error(), "was deleted") {
+		t.Errorf("%v\n%s", err, text)
+	}
+}
+
 // TestAMoveWaitsForTheDetachment, and for no other reason is it called off.
 func TestAMoveWaitsForTheDetachment(t *testing.T) {
 	api := filledGroups(t, 1)
