@@ -39,8 +39,8 @@ const capsTimeout = 90 * time.Second
 
 // caps checks that each Ceph user has the capabilities that it needs, and no others as far as that can be seen.
 func (c *Cluster) caps(ctx context.Context) []checklist.Result {
-	classes, volumes, snapshots := &storagev1.StorageClassList{}, &v1alpha1.CacheVolumeList{}, &v1alpha1.CacheSnapshotList{}
-	for _, list := range []client.ObjectList{classes, volumes, snapshots} {
+	classes, used := &storagev1.StorageClassList{}, &inUse{}
+	for _, list := range []client.ObjectList{classes, &used.volumes, &used.snapshots, &used.readOnly} {
 		if err := c.API.List(ctx, list); err != nil {
 			return []checklist.Result{unread(err)}
 		}
@@ -52,7 +52,7 @@ func (c *Cluster) caps(ctx context.Context) []checklist.Result {
 			name = "Ceph user of hosts"
 		}
 		pools, made := poolsOf(classes.Items, user.ClusterID)
-		pools = slices.Concat(pools, poolsInUse(volumes.Items, snapshots.Items, user.ClusterID))
+		pools = slices.Concat(pools, used.pools(user.ClusterID))
 		slices.Sort(pools)
 		for _, r := range user.check(ctx, slices.Compact(pools), made) {
 			results = append(results, r.Of(name))
@@ -82,12 +82,12 @@ func (u CephUser) check(ctx context.Context, pools, made []string) []checklist.R
 	}
 	if lacks := u.lacks(r); len(lacks) > 0 {
 		results = append(results, checklist.Badf(checklist.Failed,
-			u.capsFor(r.User, pools, made)+" (it replaces all caps of the user)",
+			u.capsFor(r.User, pools, made)+beware(r.User),
 			"Ceph refuses %s what it needs: %s", r.User, strings.Join(lacks, ", ")))
 	}
 	if beyond := u.beyond(r); len(beyond) > 0 {
 		results = append(results, checklist.Badf(checklist.Warning,
-			"if nothing else needs it: "+u.capsFor(r.User, pools, made)+" (docs/security.md)",
+			"if nothing else needs it: "+u.capsFor(r.User, pools, made)+beware(r.User),
 			"%s may do more than it needs: %s", r.User, strings.Join(beyond, ", ")))
 	}
 	if len(results) == 0 {
@@ -118,23 +118,38 @@ func poolsOf(classes []storagev1.StorageClass, clusterID string) (pools, made []
 	return pools, made
 }
 
-// poolsInUse are the pools of volumes and of snapshots: their StorageClass may be gone.
-func poolsInUse(volumes []v1alpha1.CacheVolume, snapshots []v1alpha1.CacheSnapshot, clusterID string) (pools []string) {
-	for _, v := range volumes {
-		if v.Spec.ClusterID != clusterID {
-			continue
-		}
-		pools = append(pools, v.Spec.Pool)
-		if v.Spec.DataPool != "" {
-			pools = append(pools, v.Spec.DataPool)
-		}
-	}
-	for _, s := range snapshots {
-		if s.Spec.ClusterID == clusterID {
-			pools = append(pools, s.Spec.Pool)
+// inUse has what has images in Ceph. Its StorageClass may be gone.
+type inUse struct {
+	volumes   v1alpha1.CacheVolumeList
+	snapshots v1alpha1.CacheSnapshotList
+	readOnly  v1alpha1.ReadOnlyVolumeList
+}
+
+func (u *inUse) pools(clusterID string) (pools []string) {
+	add := func(ofCluster string, all ...string) {
+		if ofCluster == clusterID {
+			pools = append(pools, all...)
 		}
 	}
-	return pools
+	for i := range u.volumes.Items {
+		s := &u.volumes.Items[i].Spec
+		add(s.ClusterID, s.Pool, s.DataPool)
+	}
+	for i := range u.snapshots.Items {
+		s := &u.snapshots.Items[i].Spec
+		add(s.ClusterID, s.Pool)
+	}
+	for i := range u.readOnly.Items {
+		s := &u.readOnly.Items[i].Spec
+		add(s.ClusterID, s.Pool, s.DataPool)
+	}
+	return slices.DeleteFunc(pools, func(pool string) bool { return pool == "" })
+}
+
+// beware says what no object tells: an image that was deleted stays while clones or snapshots need it.
+func beware(user string) string {
+	return " (it replaces all caps of the user, docs/security.md: keep the pools in ceph auth get " + user +
+		" that snapshots or clones of deleted volumes need)"
 }
 
 // lacks names what the user needs and may not.

@@ -96,9 +96,11 @@ func TestCapsAreForThePoolsOfVolumesToo(t *testing.T) {
 	}
 	w.objects = append(w.objects, &v1alpha1.CacheSnapshot{ObjectMeta: metav1.ObjectMeta{Name: "s"},
 		Spec: v1alpha1.CacheSnapshotSpec{ClusterID: "lab", Pool: "kept"}})
+	w.objects = append(w.objects, &v1alpha1.ReadOnlyVolume{ObjectMeta: metav1.ObjectMeta{Name: "r"},
+		Spec: v1alpha1.ReadOnlyVolumeSpec{ClusterID: "lab", Pool: "many", DataPool: "wide"}})
 	cluster := w.cluster()
 	cluster.CephUsers = []CephUser{{ClusterID: "lab", Rights: func(_ context.Context, pools []string) (Rights, error) {
-		if want := []string{"bulk", "fast", "kept", "meta", "old", "wide"}; !slices.Equal(pools, want) {
+		if want := []string{"bulk", "fast", "kept", "many", "meta", "old", "wide"}; !slices.Equal(pools, want) {
 			t.Errorf("asked about %q", pools)
 		}
 		return Rights{User: "client.c", Statistics: true, Applications: true}, nil
