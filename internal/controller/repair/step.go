@@ -15,7 +15,6 @@ import (
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/authority"
 	"github.com/escache/escache-csi/internal/controller/pace"
-	"github.com/escache/escache-csi/internal/controller/reservation"
 	"github.com/escache/escache-csi/internal/controller/volumes"
 	"github.com/escache/escache-csi/internal/crashpoint"
 	"github.com/escache/escache-csi/internal/placement"
@@ -195,7 +194,7 @@ func (r *Repairer) copy(ctx context.Context, w *work) (string, error) {
 			}
 		}
 		switch {
-		case errors.Is(err, placement.ErrNoFit), errors.Is(err, reservation.ErrNoSlot), errors.Is(err, authority.ErrRefused):
+		case errors.Is(err, placement.ErrNoFit), errors.Is(err, authority.ErrRefused):
 			w.step.Action = Wait
 			return "", err
 		case err != nil:

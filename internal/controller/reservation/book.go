@@ -4,9 +4,9 @@
 package reservation
 
 import (
-	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -16,8 +16,8 @@ import (
 	"github.com/escache/escache-csi/internal/placement"
 )
 
-// ErrNoSlot is returned when a group has no port and minor left.
-var ErrNoSlot = errors.New("no port and minor left")
+// ErrNoSlot is returned when a group has no port and minor left. It is a placement.ErrNoFit: another group may have room.
+var ErrNoSlot = fmt.Errorf("no port and minor left: %w", placement.ErrNoFit)
 
 // Range is the numbers from First to Last, both included.
 type Range struct{ First, Last int32 }
@@ -105,19 +105,37 @@ func EngineName(engine v1alpha1.CacheEngine) string { return string(engine.Recor
 
 // take finds a place that is on no record yet, and takes it.
 func (b *Book) take(request placement.Request) (Reservation, error) {
+	if full := b.full(); len(full) > 0 {
+		if len(request.Groups) == 0 {
+			for _, usage := range b.ledger.Usage() {
+				request.Groups = append(request.Groups, usage.Group)
+			}
+		}
+		request.Groups = slices.DeleteFunc(slices.Clone(request.Groups), func(group string) bool { return slices.Contains(full, group) })
+		if len(request.Groups) == 0 {
+			return Reservation{}, fmt.Errorf("all %d ports and minors of group %s are used; widen both ranges, in the controller and on its "+
+				"hosts: %w", b.slots.count(), strings.Join(full, ", "), ErrNoSlot)
+		}
+	}
 	p, err := b.ledger.Reserve(request)
 	if err != nil {
 		return Reservation{}, err
 	}
-	slot, ok := b.numbers(p.Group).lowestFree(b.slots.count())
-	if !ok {
-		b.ledger.Release(request.Volume)
-		return Reservation{}, fmt.Errorf("group %s has used all %d ports and minors; widen both ranges, in the controller and on its "+
-			"hosts: %w", p.Group, b.slots.count(), ErrNoSlot)
-	}
+	slot, _ := b.numbers(p.Group).lowestFree(b.slots.count())
 	r := Reservation{Placement: p, Port: b.slots.Ports.First + int32(slot), Minor: b.slots.Minors.First + int32(slot)}
 	b.enter(request.Volume, entry{Reservation: r, pending: true})
 	return r, nil
+}
+
+// full are the groups without a free slot.
+func (b *Book) full() (groups []string) {
+	for group, numbers := range b.taken {
+		if _, free := numbers.lowestFree(b.slots.count()); !free {
+			groups = append(groups, group)
+		}
+	}
+	slices.Sort(groups)
+	return groups
 }
 
 // Around finds a new pair of hosts in the volume's group for a cache of that many bytes, with node as the
@@ -302,8 +320,19 @@ func (b *Book) Has(group string) bool {
 	return false
 }
 
-// Usage returns, for each group, what is used and what still fits, sorted by name.
-func (b *Book) Usage() []placement.Usage { return b.ledger.Usage() }
+// Usage returns, for each group, what is used and what still fits, sorted by name. Without a free port nothing fits.
+func (b *Book) Usage() []placement.Usage {
+	all := b.ledger.Usage()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	full := b.full()
+	for i := range all {
+		if slices.Contains(full, all[i].Group) {
+			all[i].LargestBytes, all[i].LargestOf, all[i].RoomBytes = 0, nil, 0
+		}
+	}
+	return all
+}
 
 func (b *Book) enter(volume string, e entry) {
 	b.leave(volume)

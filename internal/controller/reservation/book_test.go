@@ -56,6 +56,30 @@ func TestEveryVolumeHasItsOwnNumbers(t *testing.T) {
 	}
 }
 
+// A group with room and without a free port takes nothing, and another group that may take the volume gets it.
+func TestAGroupWithoutAPortIsFull(t *testing.T) {
+	b := newBook(t, 1)
+	if _, err := b.Reserve("1", 9, "", []string{"g"}); err != nil {
+		t.Fatal(err)
+	}
+	if u := b.Usage()[0]; u.LargestBytes != 0 || u.RoomBytes != 0 || u.CapacityBytes != 3000 {
+		t.Errorf("usage %+v", u)
+	}
+	if _, err := b.Reserve("2", 9, "", []string{"g"}); !errors.Is(err, ErrNoSlot) || !errors.Is(err, placement.ErrNoFit) {
+		t.Errorf("got %v", err)
+	}
+	members := []placement.Member{{Name: "m1", Ready: true, CapacityBytes: 50}, {Name: "m2", Ready: true, CapacityBytes: 50}} // a larger share
+	if err := b.SetGroup(placement.Group{Name: "small", Members: members}, nil); err != nil {
+		t.Fatal(err)
+	}
+	for volume, groups := range map[string][]string{"2": nil, "3": {"g", "small"}} {
+		if r, err := b.Reserve(volume, 9, "", groups); err != nil || r.Group != "small" || r.Port != 7000 {
+			t.Errorf("%s: %+v, %v", volume, r, err)
+		}
+		b.Forget(volume)
+	}
+}
+
 func TestStaleReplicasKeepTheirNumbers(t *testing.T) {
 	b := newBook(t, 10)
 	stale := []v1alpha1.StaleReplica{{Node: "n1", Port: 7000}}
