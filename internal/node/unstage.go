@@ -127,7 +127,7 @@ func (s *Service) unmountAll(ctx context.Context, volume, path string, table []m
 // disconnect flushes the cache and stops the device. If there is no device, as after a reboot or on a
 // replica that is only Primary, but this node's cache may hold data that is not in Ceph, it connects the device once
 // more to flush it. So it does if the device's Ceph client is fenced: the volume was taken from this node by force
-// and given back. Without a cache there is nothing to flush. A host without memory for that leaves it to another one.
+// and given back. Without a cache there is nothing to flush. A host without memory or disk for that leaves it to another one.
 //
 // It always asks escached to stop, even if there is no device: perhaps a call of an earlier csi-node
 // still connects the volume. Then escached is busy with that, and the next try stops the device.
@@ -144,7 +144,7 @@ func (s *Service) disconnect(ctx context.Context, v *v1alpha1.CacheVolume, statu
 			return err
 		}
 		_, err = s.Cache.DevConnect(ctx, cachevolume.ConnectRequest(v))
-		if !connected && s.mayLeaveDirty(v, err) {
+		if !connected && s.mayLeaveDirty(v, status, err) {
 			s.Logger.WarnContext(ctx, "unstaging a volume that is not written back: another host has all that is here", "volume", v.Name,
 				"error", err)
 			return s.stop(ctx, v, epoch)
@@ -158,10 +158,11 @@ func (s *Service) disconnect(ctx context.Context, v *v1alpha1.CacheVolume, statu
 	return s.flushAndStop(ctx, v, epoch, max(time.Until(deadline)-stopTime, time.Second))
 }
 
-// mayLeaveDirty reports whether this host lacks the memory to write a volume back, and another one has all that is here.
-// Nothing is dropped here either, and the record goes on to say that the truth is in the caches.
-func (s *Service) mayLeaveDirty(v *v1alpha1.CacheVolume, connect error) bool {
-	return answers(connect, escache.CodeNoRoom) &&
+// mayLeaveDirty reports whether this host lacks the memory or the disk to write a volume back, and another one has all that
+// is here. Nothing is dropped here either, and the record goes on to say that the truth is in the caches.
+func (s *Service) mayLeaveDirty(v *v1alpha1.CacheVolume, status escache.VolumeStatus, connect error) bool {
+	cannot := answers(connect, escache.CodeNoRoom) || connect != nil && status.DiskState.Lost()
+	return cannot &&
 		slices.ContainsFunc(authority.Current(v), func(node string) bool { return node != s.Node })
 }
 

@@ -169,6 +169,11 @@ func TestUnstageLeavesToTheOtherHostWhatItHasNoMemoryFor(t *testing.T) {
 	}{
 		{"the other copy is current", noRoom, func(*host) {}, codes.OK},
 		{"the other copy is current, and this one is Primary", noRoom, func(h *host) { h.change("v", promoted) }, codes.OK},
+		{"its disk was not found after a boot", &escache.Problem{Code: escache.CodeInternal}, func(h *host) { h.change("v", withoutDisk) }, codes.OK},
+		{"its disk was not found, and the other copy is outdated", &escache.Problem{Code: escache.CodeInternal}, func(h *host) {
+			h.change("v", withoutDisk)
+			h.volumes["v"].Status.Outdated = []string{"n2"}
+		}, codes.Internal},
 		{"the other copy is outdated", noRoom, func(h *host) { h.volumes["v"].Status.Outdated = []string{"n2"} }, codes.ResourceExhausted},
 		{"escached still connects it", noRoom, func(h *host) { h.failures["stop"] = &escache.Problem{Code: escache.CodeBusy} }, codes.Aborted},
 		{"something else is wrong", &escache.Problem{Code: escache.CodeCephUnavailable}, func(*host) {}, codes.Unavailable},
@@ -185,11 +190,18 @@ func TestUnstageLeavesToTheOtherHostWhatItHasNoMemoryFor(t *testing.T) {
 			if Code(err) != row.code {
 				t.Errorf("%s: %v; want %s", Code(err), err, row.code)
 			}
-			if left := h.status("v").DirtyBytes; slices.Contains(h.did, "flush") || left == nil || *left != dirty {
+			if left := h.status("v").DirtyBytes; slices.Contains(h.did, "flush") || left != nil && *left != dirty {
 				t.Errorf("did %q, %v bytes are dirty", h.did, left)
+			}
+			if row.code == codes.OK && !slices.Contains(h.did, "stop") {
+				t.Errorf("did %q", h.did)
 			}
 		})
 	}
+}
+
+func withoutDisk(s *escache.VolumeStatus) {
+	s.State, s.DiskState, s.DirtyBytes = escache.StateError, escache.DiskDiskless, nil
 }
 
 // The second host was lost before the volume was connected for the first time since its replicas were created, so no

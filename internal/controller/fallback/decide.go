@@ -40,7 +40,7 @@ type Decision struct {
 }
 
 // Decide is pure. since says since when a group has been seen without a host that takes pods. A group that
-// nodes are labelled for already was found so before, maybe by an earlier leader.
+// nodes are labelled for already was found so before, maybe by an earlier leader, unless they have the label for a volume.
 func Decide(f Fleet, since map[string]time.Time, patience time.Duration, now time.Time) Decision {
 	d := Decision{Closed: map[string]bool{}, Labels: map[string][]string{}}
 	home := map[string]string{}
@@ -50,7 +50,7 @@ func Decide(f Fleet, since map[string]time.Time, patience time.Duration, now tim
 		}
 		begun := since[g.Name]
 		waited := !begun.IsZero() && now.Sub(begun) >= patience
-		if f.Wanted[g.Name] && Closed(g, f.Nodes) && (waited || labelled(f.Nodes, g.Name)) {
+		if f.Wanted[g.Name] && Closed(g, f.Nodes) && (waited || f.labelled(g.Name)) {
 			d.Closed[g.Name] = true
 		}
 	}
@@ -103,6 +103,9 @@ func labels(n *corev1.Node) []string {
 	return groups
 }
 
-func labelled(nodes []corev1.Node, group string) bool {
-	return slices.ContainsFunc(nodes, func(n corev1.Node) bool { return n.Labels[v1alpha1.UncachedKey(group)] != "" })
+// labelled reports whether a node has the label of the group, and not because it has a volume of that.
+func (f Fleet) labelled(group string) bool {
+	return slices.ContainsFunc(f.Nodes, func(n corev1.Node) bool {
+		return n.Labels[v1alpha1.UncachedKey(group)] != "" && !slices.Contains(f.Held[n.Name], group)
+	})
 }

@@ -208,6 +208,12 @@ func TestANodeKeepsTheLabelWhileItHasAVolumeOfTheGroup(t *testing.T) {
 		v.Status.AttachedNode, v.Status.Epoch, v.Status.Uncached = "b1", 3, &v1alpha1.UncachedAttachment{Epoch: 3, HostID: "id"}
 	})
 	w.expect("its group takes pods", patience, "b1")
+	w.node("a1", cordon(true))
+	w.node("a2", cordon(true))
+	w.expect("its group has just closed", 0, "b1")
+	w.expect("its group is closed for long", patience, "b1", "b2")
+	w.node("a1", cordon(false))
+	w.expect("its group takes pods again", 0, "b1")
 	w.volume(func(v *v1alpha1.CacheVolume) { v.Spec.UncachedFallback = false })
 	w.expect("it may not leave any more", patience, "b1")
 	w.volume(func(v *v1alpha1.CacheVolume) { v.Status.AttachedNode, v.Status.Epoch = "b1", 4 })

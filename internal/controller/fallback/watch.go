@@ -98,7 +98,7 @@ func (w *Watch) fleet(ctx context.Context) (Fleet, error) {
 	for i := range volumes.Items {
 		v := &volumes.Items[i]
 		f.Wanted[v.Spec.Group] = f.Wanted[v.Spec.Group] || v.Spec.UncachedFallback
-		if node := v.Status.AttachedNode; v.Status.UncachedAttached() {
+		if node := v.Status.AttachedNode; v.Status.UncachedAttached() && !v.Status.TrimAttached() {
 			f.Held[node] = append(f.Held[node], v.Spec.Group)
 		}
 	}
