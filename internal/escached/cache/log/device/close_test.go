@@ -16,12 +16,19 @@ func TestAClosedDeviceWritesNothingToTheImage(t *testing.T) {
 		"Hold":      func(d *Device) error { return d.Hold(t.Context(), time.Minute) },
 		"WriteBack": func(d *Device) error { return d.WriteBack(t.Context()) },
 	} {
-		d, _, origin := start(t)
-		must(t, d.Write(1, block(1)))
-		must(t, d.Flush())
-		d.Close()
-		if err := call(d); !errors.Is(err, ErrClosed) || origin.has(1) != 0 {
-			t.Errorf("%s: %v, and the image has %d", name, err, origin.has(1))
+		for _, failed := range []bool{false, true} {
+			d, _, origin := start(t)
+			must(t, d.Write(1, block(1)))
+			must(t, d.Flush())
+			if failed {
+				d.mu.Lock()
+				d.fail(errors.New("the log's disk has failed"))
+				d.mu.Unlock()
+			}
+			d.Close()
+			if err := call(d); !errors.Is(err, ErrClosed) || origin.has(1) != 0 {
+				t.Errorf("%s, failed before %t: %v, and the image has %d", name, failed, err, origin.has(1))
+			}
 		}
 	}
 }

@@ -93,8 +93,9 @@ func (d *Device) Close() {
 	if d.watchdog != nil {
 		d.watchdog.Stop() // a hold goes on in the memory
 	}
-	d.memory = nil // the next process has it
-	d.fail(ErrClosed)
+	d.memory = nil        // the next process has it
+	d.failure = ErrClosed // also of a log that has failed: nobody writes to the image or the memory any more
+	d.change.Broadcast()
 }
 
 // Wait returns when a closed device writes nothing any more, neither to the log nor to the origin. Then another process may open it.
@@ -162,7 +163,7 @@ func (d *Device) Zero(start uint64, blocks uint32, trim bool) error {
 func (d *Device) wrote() error {
 	d.written++
 	if d.through {
-		return d.flush()
+		return d.flush(d.written)
 	}
 	return d.failure
 }
@@ -171,11 +172,20 @@ func (d *Device) wrote() error {
 func (d *Device) Flush() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.flush()
+	if d.through {
+		return d.flush(d.owed) // whatever was answered since is in the image; with writers there is always something without an answer
+	}
+	return d.flush(d.written)
 }
 
-func (d *Device) flush() error {
-	want := d.written
+// FlushAll returns when everything is stable on every copy, also what has no answer yet.
+func (d *Device) FlushAll() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.flush(d.written)
+}
+
+func (d *Device) flush(want uint64) error {
 	for d.wanted = max(d.wanted, want); d.stable < want; {
 		if d.failure != nil {
 			return d.failure

@@ -79,6 +79,37 @@ func TestWritingThroughWhatHasNoAnswerYetIsNotDirty(t *testing.T) {
 	dirty(t, d, "the image has it", false)
 }
 
+// Other users' writes are on their way to a slow image all the time. A flush waits for none of them: they have no answer.
+func TestWritingThroughAFlushWaitsOnlyForWhatWasAnswered(t *testing.T) {
+	d, _, origin := openSlowOrigin(t)
+	must(t, d.Write(1, block(1)))
+	d.WriteThrough(true)
+	flushed := make(chan error, 1)
+	flush := func() { flushed <- d.Flush() }
+	go flush()
+	<-origin.begun // block 1 was answered before, and is in the memory only
+	select {
+	case err := <-flushed:
+		t.Fatalf("what was answered is not stable, and the flush returns %v", err)
+	default:
+	}
+	origin.goOn <- struct{}{}
+	must(t, <-flushed)
+	written := make(chan error)
+	go func() { written <- d.Write(3, block(3)) }()
+	<-origin.begun
+	go flush()
+	select {
+	case err := <-flushed:
+		must(t, err)
+	case <-time.After(10 * time.Second):
+		t.Error("the flush waits for a write that has no answer")
+	}
+	origin.goOn <- struct{}{}
+	must(t, <-written)
+	must(t, d.FlushAll())
+}
+
 func TestWritingThroughWhatWasAnsweredBeforeIsDirtyUntilTheImageHasIt(t *testing.T) {
 	for name, before := range map[string]func(d *Device) error{
 		"in the log":    func(d *Device) error { return d.Flush() },
