@@ -60,7 +60,7 @@ type Engine interface {
 	Remove(ctx context.Context, name string) error
 	// Fail makes all I/O to the device fail that waits for its process, and all that comes later. It ends
 	// the process, and what only that has is lost. The caller has made the disk fail, and calls Remove next.
-	// Fail does nothing if the device needs no process: then the disk's errors reach its users.
+	// If the device needs no process, the disk's errors reach its users, and Fail only ends what a hold keeps.
 	Fail(ctx context.Context, name string) error
 	// Stop is Remove for a cache that is clean and leaves this host. A process that has died may have
 	// answered writes that only this host's memory has, and Dirty does not count those. Then Stop

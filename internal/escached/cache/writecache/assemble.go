@@ -48,8 +48,18 @@ func (e *Engine) Remove(ctx context.Context, name string) error {
 	return errors.Join(e.remove(ctx, name, name), e.remove(ctx, name, formatting(name)))
 }
 
-// Fail implements cache.Engine.
-func (*Engine) Fail(context.Context, string) error { return nil }
+// Fail implements cache.Engine. The disk's errors reach the users, unless the device in front is suspended, as during a hold. The
+// cache behind it stays suspended: let go on, it could still write to the image.
+func (e *Engine) Fail(ctx context.Context, name string) error {
+	f, there, err := e.below(ctx, front(name))
+	if err != nil || !there || !f.Suspended {
+		return err
+	}
+	if err := e.dm.Load(ctx, name, front(name), fmt.Sprintf("0 %d error", f.Sectors)); err != nil {
+		return err
+	}
+	return e.dm.Resume(ctx, name, front(name))
+}
 
 // Stop implements cache.Engine. The kernel has no answers that are not on the disk.
 func (e *Engine) Stop(ctx context.Context, name string) error { return e.Remove(ctx, name) }

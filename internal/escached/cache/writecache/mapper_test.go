@@ -60,7 +60,8 @@ func (d *dmDevice) take(table string) {
 	if _, err := fmt.Sscanf(table, "%d %d %s", &start, &d.sectors, &d.target); err != nil {
 		panic(err)
 	}
-	d.table = strings.NewReplacer(originPath, originNumber, diskPath, diskNumber).Replace(strings.SplitN(table, " ", 4)[3])
+	arguments := append(strings.SplitN(table, " ", 4), "")[3] // the target error has none
+	d.table = strings.NewReplacer(originPath, originNumber, diskPath, diskNumber).Replace(arguments)
 }
 
 // Remove implements Mapper.

@@ -106,6 +106,34 @@ func TestWhatIsInFrontIsNoUser(t *testing.T) {
 	}
 }
 
+// Another host has the volume. The I/O that a hold keeps fails, and none of it reaches the image.
+func TestFailEndsTheIOThatAHoldKeeps(t *testing.T) {
+	h, e := assembled(t)
+	if err := e.Fail(t.Context(), volume); err != nil {
+		t.Fatal(err)
+	}
+	h.did("Fail without a hold")
+	if err := e.Hold(t.Context(), volume, true); err != nil {
+		t.Fatal(err)
+	}
+	h.steps = nil
+	for range 2 { // the second time nothing is left to do
+		if err := e.Fail(t.Context(), volume); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.did("Fail", "load escache-v-front", "resume escache-v-front")
+	if f := h.devices[volume+"-front"]; f.target != "error" || f.suspended || f.sectors != 2048 || !h.devices[volume].suspended {
+		t.Errorf("users have %+v, before %+v", f, h.devices[volume])
+	}
+	if s := h.seen(e); s.Path != "/dev/mapper/escache-v-front" {
+		t.Errorf("seen as %+v", s)
+	}
+	if err := e.Remove(t.Context(), volume); err != nil || len(h.devices)+len(h.loops) != 0 {
+		t.Errorf("%v, left %v %v", err, h.devices, h.loops)
+	}
+}
+
 func TestAllOfItIsRemovedFrontFirst(t *testing.T) {
 	h, e := assembled(t)
 	h.devices[volume+"-new"] = &dmDevice{target: target, table: h.devices[volume].table} // left by a killed Prepare
