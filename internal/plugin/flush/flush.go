@@ -76,7 +76,28 @@ func run(ctx context.Context, c *console.Console, f options, args []string) erro
 		c.Printf("cacheflush.%s/%s created; kubectl escache status shows its progress\n", v1alpha1.GroupName, flush.Name)
 		return nil
 	}
-	return Follow(ctx, c, api, flush.Name, f.timeout)
+	return waitFor(ctx, c, api, flush.Name, f)
+}
+
+// waitFor waits for what was asked for. A drain goes on when the time is over. Everything else is given up then.
+func waitFor(ctx context.Context, c *console.Console, api client.WithWatch, name string, f options) error {
+	if f.drain {
+		return Follow(ctx, c, api, name, f.timeout)
+	}
+	return Ended(f.timeout, c.Now, func() error { return Follow(ctx, c, api, name, f.timeout+Grace) })
+}
+
+// Grace is how long csi-controller may take to give up a CacheFlush whose time is over.
+const Grace = time.Minute
+
+// Ended waits for a CacheFlush that csi-controller gives up after a time. Once that has passed, a failure is that the time is up.
+func Ended(timeout time.Duration, now func() time.Time, wait func() error) error {
+	begin := now()
+	err := wait()
+	if err != nil && failure.ExitCode(err) == failure.Failed && now().Sub(begin) >= timeout {
+		return fmt.Errorf("%w after %s: %w", failure.ErrTimeUp, timeout, err)
+	}
+	return err
 }
 
 func newFlush(c *console.Console, f options, args []string) (*v1alpha1.CacheFlush, error) {

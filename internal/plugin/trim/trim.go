@@ -115,7 +115,11 @@ func trim(ctx context.Context, c *console.Console, api client.Client, f options)
 		c.Printf("%s would be trimmed\n", title(v))
 		return nil
 	}
-	said, err := one(ctx, api, v, f.timeout)
+	var said string
+	err = flush.Ended(f.timeout, c.Now, func() (err error) {
+		said, err = one(ctx, api, v, f.timeout)
+		return err
+	})
 	if err == nil {
 		c.Printf("%s\n", said)
 	}
@@ -214,9 +218,6 @@ func title(v *v1alpha1.CacheVolume) string {
 	return v.Name
 }
 
-// grace is how long csi-controller may take to give a trim up whose time is over.
-const grace = time.Minute
-
 // one trims a volume, and returns what there is to say of it.
 func one(ctx context.Context, api client.Client, v *v1alpha1.CacheVolume, timeout time.Duration) (string, error) {
 	f := &v1alpha1.CacheFlush{ObjectMeta: metav1.ObjectMeta{GenerateName: "trim-"}, Spec: v1alpha1.CacheFlushSpec{
@@ -229,7 +230,7 @@ func one(ctx context.Context, api client.Client, v *v1alpha1.CacheVolume, timeou
 		return "", err
 	}
 	name := f.Name
-	ctx, cancel := context.WithTimeout(ctx, timeout+grace)
+	ctx, cancel := context.WithTimeout(ctx, timeout+flush.Grace)
 	defer cancel()
 	said := ""
 	err := console.Poll(ctx, console.PollInterval/2, func() (bool, error) {

@@ -4,6 +4,7 @@ package host
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -88,6 +89,54 @@ func supersededIsGivenUp(t *testing.T, lab *labtest.Lab) {
 	v.Stop(t, n2)
 	n1.Verify(t, v.Connect(t, n1).Device, acks)
 	v.Remove(t, n1)
+}
+
+// heldIsGivenUp: n1 loses its network while a mounted volume is held for a snapshot, and n2 takes the volume over. What waits in the
+// hold on n1 must end, so that the filesystem can be unmounted without a reboot.
+func heldIsGivenUp(t *testing.T, lab *labtest.Lab) {
+	n1, n2 := lab.Hosts[0], lab.Hosts[1]
+	v := lab.NewVolume(t, labtest.VolumeSpec{})
+	v.Lay(t)
+	before := v.Connect(t, n1)
+	const at = "/run/held"
+	n1.Shell(t, fmt.Sprintf("%s %s && mkdir -p %s && mount -t ext4 %s %s && echo early >%s/file && sync",
+		mkfs["ext4"], before.Device, at, before.Device, at, at))
+	v.WaitForPeer(t, n1)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	if _, err := n1.API.Hold(ctx, escache.HoldRequest{VolumeRef: v.VolumeRef, MaxSeconds: 60, Pause: true}); err != nil {
+		t.Fatal(err)
+	}
+	written := make(chan error, 1)
+	go func() {
+		_, err := n1.Try(ctx, nil, "sh", "-c", "dd if=/dev/zero of="+at+"/late bs=4k count=1 conv=fsync 2>/dev/null")
+		written <- err
+	}()
+	lab.Cut(t, n1)
+	lab.Blocklist(t, before.ClientAddress)
+	after := v.Connect(t, n2)
+	lab.Heal(t)
+	abandon := func(context.Context) error { return n1.API.Abandon(ctx, v.VolumeRef, v.Epoch()) }
+	labtest.WaitFor(t, "n1 makes the I/O fail", 2*time.Minute, func(ctx context.Context) error {
+		if err := abandon(ctx); labtest.CodeOf(err) != escache.CodeDeviceOpen {
+			return fmt.Errorf("abandon: %w", err)
+		}
+		return nil
+	})
+	if err := <-written; err == nil {
+		t.Error("a write was acknowledged that waited in the hold")
+	}
+	n1.Shell(t, "umount "+at)
+	labtest.WaitFor(t, "n1 gives the device up", 2*time.Minute, abandon)
+	if s := v.Status(t, n1); s.Role == escache.RolePrimary || s.Device != "" || s.HeldUntil != nil {
+		t.Errorf("what is left on n1: %+v", s)
+	}
+	v.WaitForPeer(t, n2)
+	if got := n2.Shell(t, fmt.Sprintf("mkdir -p %s && mount -t ext4 %s %s && cat %s/file && umount %s",
+		at, after.Device, at, at, at)); got != "early\n" && got != "early" {
+		t.Errorf("n2 reads %q", got)
+	}
+	v.Remove(t, n2)
 }
 
 func refusedAbandon(t *testing.T, v *labtest.Volume, h *labtest.Host, epoch int64, when string) {

@@ -79,6 +79,7 @@ func TestHosts(t *testing.T) {
 		{"a link that stops in the exchange of bitmaps is connected anew", exchangeStops},
 		{"a disk that has failed is not used after a reboot", markedDiskIsNotUsed},
 		{"a disk that works again is filled by its peer", diskWorksAgain},
+		{"a held device that was taken over is given up", heldIsGivenUp},
 	}
 	left := slices.Clone(always)
 	for number, test := range tests {
