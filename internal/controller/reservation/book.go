@@ -113,8 +113,8 @@ func (b *Book) take(request placement.Request) (Reservation, error) {
 		}
 		request.Groups = slices.DeleteFunc(slices.Clone(request.Groups), func(group string) bool { return slices.Contains(full, group) })
 		if len(request.Groups) == 0 {
-			return Reservation{}, fmt.Errorf("all %d ports and minors of group %s are used; widen both ranges, in the controller and on its "+
-				"hosts: %w", b.slots.count(), strings.Join(full, ", "), ErrNoSlot)
+			return Reservation{}, fmt.Errorf("all %d ports and minors of group %s are used; widen both ranges, in the controller and on "+
+				"its hosts: %w", b.slots.count(), strings.Join(full, ", "), ErrNoSlot)
 		}
 	}
 	p, err := b.ledger.Reserve(request)

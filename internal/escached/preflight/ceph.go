@@ -61,8 +61,9 @@ func (h *Host) pool(ctx context.Context) checklist.Result {
 			"the cluster takes the key of %s; whether it "+
 				"has pool %s is not known: %v", user, h.Pool, err)
 	case errors.Is(err, krbd.ErrRefused):
-		return checklist.Badf(checklist.Failed, "compare the key and the caps with ceph auth get "+user+": it needs mon 'profile rbd' and osd "+
-			"'profile rbd pool="+h.Pool+"' (docs/security.md); ceph auth caps replaces all caps, so name the other pools again", "%v", err)
+		return checklist.Badf(checklist.Failed, "compare the key and the caps with ceph auth get "+user+": it needs mon 'profile rbd' and "+
+			"osd 'profile rbd pool="+h.Pool+"' (docs/security.md); ceph auth caps replaces all caps, so name "+
+			"the other pools again", "%v", err)
 	case errors.Is(err, krbd.ErrConfig):
 		return h.misconfigured(err)
 	case errors.Is(err, krbd.ErrUnavailable):

@@ -156,7 +156,8 @@ func (m *mover) goesOn(ctx context.Context, v *v1alpha1.CacheVolume, g *going) (
 			return false, nil
 		}
 		if !g.asked {
-			m.fail(v.Name, "refused, and the request of somebody else stays (kubectl escache move "+v.Name+" --cancel withdraws it): "+c.Message)
+			m.fail(v.Name, "refused, and the request of somebody else stays (kubectl escache move "+v.Name+
+				" --cancel withdraws it): "+c.Message)
 			return true, nil
 		}
 		switch err := unaskMove(ctx, m.api, v.Name); {

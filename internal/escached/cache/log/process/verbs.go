@@ -209,7 +209,7 @@ func (p *Process) goOn() {
 // flush returns when ctx ends, too.
 func (p *Process) flush(ctx context.Context) error {
 	done := make(chan error, 1)
-	go func() { done <- p.volume.Device.FlushAll() }()
+	go func() { done <- p.volume.FlushAll() }()
 	select {
 	case err := <-done:
 		return p.verdict(err)
