@@ -242,9 +242,9 @@ func TestAnOldRefusalDoesNotCount(t *testing.T) {
 	plugintest.Says(t, text, "v0: in group fresh")
 }
 
-// TestOnlyTheOwnRequestIsWithdrawn: a refused one that was there before is somebody else's.
+// TestOnlyTheOwnRequestIsWithdrawn: a refused one that was there before may be somebody else's.
 func TestOnlyTheOwnRequestIsWithdrawn(t *testing.T) {
-	for before, says := range map[bool]string{true: "the request of somebody else stays", false: "refused, and nothing was changed"} {
+	for before, says := range map[bool]string{true: "refused, and the request stays, which was there before", false: "refused, and nothing was changed"} {
 		api := filledGroups(t, 1)
 		if before {
 			_, err := moveTo(t, api, "v0", moveFlags{group: "fresh"})

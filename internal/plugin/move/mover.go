@@ -156,7 +156,7 @@ func (m *mover) goesOn(ctx context.Context, v *v1alpha1.CacheVolume, g *going) (
 			return false, nil
 		}
 		if !g.asked {
-			m.fail(v.Name, "refused, and the request of somebody else stays (kubectl escache move "+v.Name+
+			m.fail(v.Name, "refused, and the request stays, which was there before (kubectl escache move "+v.Name+
 				" --cancel withdraws it): "+c.Message)
 			return true, nil
 		}
