@@ -8,6 +8,7 @@ import (
 	"time"
 
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
@@ -39,9 +40,12 @@ const capsTimeout = 90 * time.Second
 
 // caps checks that each Ceph user has the capabilities that it needs, and no others as far as that can be seen.
 func (c *Cluster) caps(ctx context.Context) []checklist.Result {
+	if len(c.CephUsers) == 0 {
+		return nil // and it may be run before there are CRDs
+	}
 	classes, used := &storagev1.StorageClassList{}, &inUse{}
 	for _, list := range []client.ObjectList{classes, &used.volumes, &used.snapshots, &used.readOnly} {
-		if err := c.API.List(ctx, list); err != nil {
+		if err := c.API.List(ctx, list); err != nil && !meta.IsNoMatchError(err) { // a missing CRD has a check of its own
 			return []checklist.Result{unread(err)}
 		}
 	}

@@ -9,6 +9,8 @@ import (
 
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/escache/escache-csi/api/v1alpha1"
 	"github.com/escache/escache-csi/internal/checklist"
@@ -122,6 +124,14 @@ func TestCapsOfAClusterThatNoStorageClassNamesAreUnknown(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	cluster.CephUsers = nil
+	cluster.API = interceptor.NewClient(cluster.API.(client.WithWatch), interceptor.Funcs{
+		List: func(ctx context.Context, api client.WithWatch, list client.ObjectList, o ...client.ListOption) error {
+			if _, ours := list.(*v1alpha1.CacheVolumeList); ours {
+				t.Error("volumes were listed, whose CRD may not be there yet")
+			}
+			return api.List(ctx, list, o...)
+		},
+	})
 	if got := capsOf(t, cluster); len(got) != 0 {
 		t.Errorf("without users: %+v", got)
 	}
