@@ -75,7 +75,7 @@ func (u CephUser) check(ctx context.Context, pools, made []string) []checklist.R
 	if err != nil {
 		return []checklist.Result{checklist.Badf(checklist.Failed,
 			"see that the Secret has the keyring of a user that Ceph knows, that Ceph answers (ceph -s), and give the user its caps: "+
-				u.capsFor("client.NAME", pools, made), "%v", err)}
+				u.capsFor("client.NAME", pools, made)+beware("client.NAME"), "%v", err)}
 	}
 	var results []checklist.Result
 	missing := slices.DeleteFunc(slices.Clone(r.Missing), func(pool string) bool { return slices.Contains(made, pool) })

@@ -140,7 +140,7 @@ func (w *world) flushClaim(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	out = w.escache(t, 3, "flush", "a", "-n", "shop", "--wait", "--timeout=1s")
-	says(t, out, "goes on without you")
+	says(t, out, "time is up after 1s", "given up after 1 s")
 }
 
 func (w *world) evacuation(t *testing.T) {

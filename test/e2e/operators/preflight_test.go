@@ -239,11 +239,22 @@ func (w *world) asHelmTest(t *testing.T) {
 	t.Helper()
 	account := w.kube.ChartAccount(t, checkout, "preflight", "snapshots.enabled=true")
 	binary := controllerBinary(t)
-	command := exec.CommandContext(t.Context(), binary, "preflight", "--kubeconfig", account.Kubeconfig, "--driver-namespace", driverNamespace)
-	out, err := command.CombinedOutput()
+	run := func(flags ...string) (string, error) {
+		args := append([]string{"preflight", "--kubeconfig", account.Kubeconfig, "--driver-namespace", driverNamespace}, flags...)
+		out, err := exec.CommandContext(t.Context(), binary, args...).CombinedOutput()
+		return string(out), err
+	}
+	out, err := run()
 	if err != nil {
 		t.Errorf("csi-controller preflight: %v\n%s", err, out)
 	}
-	says(t, string(out), "all 3 pods are ready", "host n3", "this account may not read them", "0.1.0")
+	says(t, out, "all 3 pods are ready", "host n3", "this account may not read them", "0.1.0")
+	// For each Ceph user it looks for the pools in use. This one has no keyring.
+	cephDir := t.TempDir()
+	must(t, os.Mkdir(filepath.Join(cephDir, "lab"), 0o700))
+	if out, err = run("--ceph-dir", cephDir); err == nil {
+		t.Errorf("without a keyring all is well:\n%s", out)
+	}
+	says(t, out, "Ceph user of csi-controller", "rbd pool=fast")
 	w.kube.CheckRights(t, account)
 }
