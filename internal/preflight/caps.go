@@ -75,7 +75,7 @@ func (u CephUser) check(ctx context.Context, pools, made []string) []checklist.R
 	if err != nil {
 		return []checklist.Result{checklist.Badf(checklist.Failed,
 			"see that the Secret has the keyring of a user that Ceph knows, that Ceph answers (ceph -s), and give the user its caps: "+
-				u.capsFor("client.NAME", pools, made)+beware("client.NAME"), "%v", err)}
+				u.capsFor("client.NAME", pools, made), "%v", err)}
 	}
 	var results []checklist.Result
 	missing := slices.DeleteFunc(slices.Clone(r.Missing), func(pool string) bool { return slices.Contains(made, pool) })
@@ -86,12 +86,12 @@ func (u CephUser) check(ctx context.Context, pools, made []string) []checklist.R
 	}
 	if lacks := u.lacks(r); len(lacks) > 0 {
 		results = append(results, checklist.Badf(checklist.Failed,
-			u.capsFor(r.User, pools, made)+beware(r.User),
+			u.capsFor(r.User, pools, made),
 			"Ceph refuses %s what it needs: %s", r.User, strings.Join(lacks, ", ")))
 	}
 	if beyond := u.beyond(r); len(beyond) > 0 {
 		results = append(results, checklist.Badf(checklist.Warning,
-			"if nothing else needs it: "+u.capsFor(r.User, pools, made)+beware(r.User),
+			"if nothing else needs it: "+u.capsFor(r.User, pools, made),
 			"%s may do more than it needs: %s", r.User, strings.Join(beyond, ", ")))
 	}
 	if len(results) == 0 {
@@ -150,12 +150,6 @@ func (u *inUse) pools(clusterID string) (pools []string) {
 	return slices.DeleteFunc(pools, func(pool string) bool { return pool == "" })
 }
 
-// beware says what no object tells: an image that was deleted stays while clones or snapshots need it.
-func beware(user string) string {
-	return " (it replaces all caps of the user, docs/security.md: keep the pools in ceph auth get " + user +
-		" that snapshots or clones of deleted volumes need)"
-}
-
 // lacks names what the user needs and may not.
 func (u CephUser) lacks(r Rights) (all []string) {
 	for _, command := range []struct {
@@ -190,7 +184,8 @@ func (u CephUser) beyond(r Rights) (all []string) {
 	return all
 }
 
-// capsFor is the command that gives a user what docs/security.md says.
+// capsFor is the command that gives a user what docs/security.md says, and what no object tells: an image that was deleted
+// stays while clones or snapshots need it.
 func (u CephUser) capsFor(user string, pools, made []string) string {
 	mon := "profile rbd"
 	if !u.Hosts {
@@ -203,5 +198,6 @@ func (u CephUser) capsFor(user string, pools, made []string) string {
 	for _, pool := range pools {
 		osd = append(osd, "profile rbd pool="+pool)
 	}
-	return fmt.Sprintf("ceph auth caps %s mon '%s' osd '%s'", user, mon, strings.Join(osd, ", "))
+	return fmt.Sprintf("ceph auth caps %s mon '%s' osd '%s' (it replaces all caps of the user, docs/security.md: keep the pools in "+
+		"ceph auth get %s that snapshots or clones of deleted volumes need)", user, mon, strings.Join(osd, ", "), user)
 }

@@ -67,11 +67,12 @@ func TestACopyThatCannotBeCreatedHoldsUpNoOther(t *testing.T) {
 	for _, failure := range []struct {
 		node, call string
 		code       escache.Code
+		step       repair.Action // at which b is then: the host fails its copy, too
 	}{
-		{"n3", putCall, escache.CodeInternal},
-		{"n3", putCall, escache.CodeStaleEpoch},
-		{"n3", deleteCall, escache.CodeConnected},
-		{"n1", putCall, escache.CodeReplicaMismatch},
+		{"n3", putCall, escache.CodeInternal, repair.Copy},
+		{"n3", putCall, escache.CodeStaleEpoch, repair.Copy},
+		{"n3", deleteCall, escache.CodeConnected, repair.Substitute},
+		{"n1", putCall, escache.CodeReplicaMismatch, repair.Copy},
 	} {
 		t.Run(failure.node+" "+failure.call+" "+string(failure.code), func(t *testing.T) {
 			w := newWorld(t, "a", "b")
@@ -81,9 +82,7 @@ func TestACopyThatCannotBeCreatedHoldsUpNoOther(t *testing.T) {
 			w.polls(time.Minute)
 			w.at("b", "Waiting", "is copying volume a")
 			w.polls(3 * time.Minute)
-			if s := w.volume("b").Status.Repair; s == nil || s.Substitute != "n3" {
-				t.Fatalf("repair of b: %+v", s)
-			}
+			w.at("b", string(failure.step), "")
 			w.polls(3 * time.Minute)
 			host.Refuse(failure.call, "")
 			for range 2 { // one after the other

@@ -111,10 +111,11 @@ func (b *Book) take(request placement.Request) (Reservation, error) {
 				request.Groups = append(request.Groups, usage.Group)
 			}
 		}
-		request.Groups = slices.DeleteFunc(slices.Clone(request.Groups), func(group string) bool { return slices.Contains(full, group) })
+		asked := request.Groups
+		request.Groups = slices.DeleteFunc(slices.Clone(asked), func(group string) bool { return slices.Contains(full, group) })
 		if len(request.Groups) == 0 {
 			return Reservation{}, fmt.Errorf("all %d ports and minors of group %s are used; widen both ranges, in the controller and on "+
-				"its hosts: %w", b.slots.count(), strings.Join(full, ", "), ErrNoSlot)
+				"its hosts: %w", b.slots.count(), strings.Join(asked, ", "), ErrNoSlot)
 		}
 	}
 	p, err := b.ledger.Reserve(request)
@@ -134,7 +135,6 @@ func (b *Book) full() (groups []string) {
 			groups = append(groups, group)
 		}
 	}
-	slices.Sort(groups)
 	return groups
 }
 

@@ -29,6 +29,11 @@ func makeUse(ctx context.Context, api client.Client, r *rebuilt, known claims.Us
 	}
 	if has, there := known[r.Volume]; there {
 		t.name = has.PersistentVolume
+		// One that a claim has had knows better than the image. If that claim was deleted, a new one would not get it.
+		pv := &corev1.PersistentVolume{}
+		if err := api.Get(ctx, client.ObjectKey{Name: t.name}, pv); err != nil || !freeFor(pv, t.namespace, t.claim) {
+			return client.IgnoreNotFound(err)
+		}
 	} else if err := r.makeObject(ctx, api, t.persistentVolume(), apply, func(o client.Object) bool {
 		pv, ok := o.(*corev1.PersistentVolume)
 		return ok && pv.Spec.CSI != nil && pv.Spec.CSI.Driver == v1alpha1.DriverName && pv.Spec.CSI.VolumeHandle == r.Volume
@@ -38,10 +43,6 @@ func makeUse(ctx context.Context, api client.Client, r *rebuilt, known claims.Us
 	claim := t.persistentVolumeClaim()
 	if claim == nil {
 		return nil
-	}
-	// A PersistentVolume that a claim has had knows better than the image. If that claim was deleted, a new one would not get it.
-	if pv, err := getPersistentVolume(ctx, api, t.name); err != nil || pv != nil && !freeFor(pv, t.namespace, t.claim) {
-		return err
 	}
 	err = api.Get(ctx, client.ObjectKey{Name: t.namespace}, &corev1.Namespace{})
 	if apierrors.IsNotFound(err) {
@@ -55,15 +56,6 @@ func makeUse(ctx context.Context, api client.Client, r *rebuilt, known claims.Us
 		pvc, ok := o.(*corev1.PersistentVolumeClaim)
 		return ok && pvc.Spec.VolumeName == claim.Spec.VolumeName
 	})
-}
-
-// getPersistentVolume returns nil if there is none of this name: in a dry run nothing is made.
-func getPersistentVolume(ctx context.Context, api client.Reader, name string) (*corev1.PersistentVolume, error) {
-	pv := &corev1.PersistentVolume{}
-	if err := api.Get(ctx, client.ObjectKey{Name: name}, pv); err != nil {
-		return nil, client.IgnoreNotFound(err)
-	}
-	return pv, nil
 }
 
 // makeObject makes an object, unless it is there already and is the volume's.
